@@ -1,0 +1,171 @@
+/* cpu.c: see cpu.h. CPUID leaves and XCR0 bits: Intel SDM vol. 2A, CPUID; vol. 1, 13.3. */
+#include "base/cpu.h"
+
+#include <hwloc.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static struct {
+    bool has[EA_CPU_N_LEVELS];
+    char name[64];
+} cpu;
+static pthread_once_t detect_once = PTHREAD_ONCE_INIT;
+
+static const char *const level_names[EA_CPU_N_LEVELS] = {
+    "ref", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "amx"};
+
+const char *ea_cpu_level_name(ea_cpu_level level)
+{
+    return level_names[level];
+}
+
+#if defined(__x86_64__)
+static uint64_t read_xcr0(void)
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+/* Linux gives AMX tile data only to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM, feature
+ * 18). */
+static bool amx_permitted(void)
+{
+#ifdef SYS_arch_prctl
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+    return false;
+#endif
+}
+
+static void detect_x86(void)
+{
+    uint32_t a, b, c, d, b7 = 0, c7 = 0, d7 = 0, a71 = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d))
+        return;
+    uint32_t c1 = c;
+    bool osxsave = c1 >> 27 & 1;
+    uint64_t xcr0 = osxsave ? read_xcr0() : 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        b7 = b, c7 = c, d7 = d;
+        uint32_t max_sub = a;
+        if (max_sub >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+            a71 = a;
+    }
+    bool ymm = (xcr0 & 0x6) == 0x6, zmm = (xcr0 & 0xe6) == 0xe6, tile = (xcr0 & 0x60000) == 0x60000;
+    bool fma = c1 >> 12 & 1, f16c = c1 >> 29 & 1;
+    cpu.has[EA_CPU_AVX2] = ymm && fma && f16c && (b7 >> 5 & 1) && (b7 >> 8 & 1);
+    cpu.has[EA_CPU_AVX2VNNI] = cpu.has[EA_CPU_AVX2] && (a71 >> 4 & 1);
+    cpu.has[EA_CPU_AVX512] = cpu.has[EA_CPU_AVX2] && zmm && (b7 >> 16 & 1) && (b7 >> 17 & 1) &&
+                             (b7 >> 28 & 1) && (b7 >> 30 & 1) && (b7 >> 31 & 1);
+    cpu.has[EA_CPU_AVX512VNNI] = cpu.has[EA_CPU_AVX512] && (c7 >> 11 & 1);
+    cpu.has[EA_CPU_AVX512BF16] = cpu.has[EA_CPU_AVX512VNNI] && (a71 >> 5 & 1);
+    cpu.has[EA_CPU_AMX] = cpu.has[EA_CPU_AVX512BF16] && tile && (d7 >> 22 & 1) && (d7 >> 24 & 1) &&
+                          (d7 >> 25 & 1) && amx_permitted();
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t regs[4];
+        if (!__get_cpuid(0x80000002u + i, &regs[0], &regs[1], &regs[2], &regs[3]))
+            break;
+        memcpy(cpu.name + 16 * i, regs, 16);
+    }
+}
+#endif
+
+static void detect(void)
+{
+    cpu.has[EA_CPU_REF] = true;
+#if defined(__x86_64__)
+    detect_x86();
+#endif
+    if (!cpu.name[0])
+        snprintf(cpu.name, sizeof cpu.name, "unknown processor");
+    const char *mask = getenv("EA_CPU");
+    if (mask && *mask) {
+        int top = -1;
+        for (int i = 0; i < EA_CPU_N_LEVELS; i++)
+            if (strcmp(mask, level_names[i]) == 0)
+                top = i;
+        for (int i = top + 1; top >= 0 && i < EA_CPU_N_LEVELS; i++)
+            cpu.has[i] = false;
+    }
+}
+
+bool ea_cpu_has(ea_cpu_level level)
+{
+    pthread_once(&detect_once, detect);
+    return cpu.has[level];
+}
+
+const char *ea_cpu_name(void)
+{
+    pthread_once(&detect_once, detect);
+    const char *name = cpu.name;
+    while (*name == ' ')
+        name++;
+    return name;
+}
+
+/* Whole processors that the cgroup's quota leaves us (cpu.max: "quota period", both microseconds);
+ * INT_MAX if none. */
+static int quota_cpus(void)
+{
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    long quota, period;
+    int n = f && fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0
+                ? (int)((quota + period - 1) / period)
+                : 0;
+    if (f)
+        fclose(f);
+    return n > 0 ? n : 1 << 20;
+}
+
+/* Cores of the most efficient-for-speed kind whose processors intersect our affinity mask; 0 if
+ * hwloc cannot tell. */
+static int allowed_cores(void)
+{
+    hwloc_topology_t topo;
+    if (hwloc_topology_init(&topo) != 0)
+        return 0;
+    int n = 0;
+    hwloc_bitmap_t mine = hwloc_bitmap_alloc(), fast = hwloc_bitmap_alloc();
+    if (mine && fast && hwloc_topology_load(topo) == 0 &&
+        hwloc_get_cpubind(topo, mine, HWLOC_CPUBIND_PROCESS) == 0) {
+        int n_kinds = hwloc_cpukinds_get_nr(topo, 0);
+        if (n_kinds > 1 &&
+            hwloc_cpukinds_get_info(topo, (unsigned)n_kinds - 1, fast, NULL, NULL, NULL, 0) == 0 &&
+            hwloc_bitmap_intersects(mine, fast))
+            hwloc_bitmap_and(mine, mine, fast);
+        int n_cores = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
+        for (int i = 0; i < n_cores; i++) {
+            hwloc_obj_t core = hwloc_get_obj_by_type(topo, HWLOC_OBJ_CORE, (unsigned)i);
+            n += core && core->cpuset && hwloc_bitmap_intersects(core->cpuset, mine);
+        }
+    }
+    hwloc_bitmap_free(mine);
+    hwloc_bitmap_free(fast);
+    hwloc_topology_destroy(topo);
+    return n;
+}
+
+int ea_cpu_default_threads(void)
+{
+    int n = allowed_cores();
+    if (n <= 0) {
+        cpu_set_t set;
+        n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    }
+    int quota = quota_cpus();
+    if (quota < n)
+        n = quota;
+    return n > 0 ? n : 1;
+}

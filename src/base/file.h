@@ -1,0 +1,29 @@
+/* file.h: whole files, read-only. */
+#ifndef EA_BASE_FILE_H
+#define EA_BASE_FILE_H
+
+#include "base/error.h"
+
+/* A file mapped read-only. Immutable after open; may be shared between threads. */
+typedef struct ea_file {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t n_bytes;
+} ea_file;
+
+/* Errors name path and reason. Directories and other non-files are refused. */
+ea_status ea_file_map(const char *path, ea_file *out, ea_error *err) EA_MUST_CHECK;
+void ea_file_unmap(ea_file *file);
+/* Tell the system that this range of the mapping is not needed any more (its pages may be dropped).
+ */
+void ea_file_release(const ea_file *file, size_t offset, size_t n_bytes);
+
+/* Read a whole file (or standard input, path "-") of at most max_bytes; NUL-terminated, freed by
+ * ea_free. */
+ea_status ea_file_read(const char *path, size_t max_bytes, char **out, size_t *n_out,
+                       ea_error *err) EA_MUST_CHECK;
+
+/* The directory for our cached files: $EDGEAGENT_CACHE, $XDG_CACHE_HOME/edgeagent or
+ * ~/.cache/edgeagent; created. */
+ea_status ea_cache_dir(char *buf, size_t size, ea_error *err) EA_MUST_CHECK;
+
+#endif

@@ -1,0 +1,159 @@
+/* mem.c: see mem.h. The guard and the fault counter are thread-local: a test arms them for the
+ * thread it looks at. */
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static _Thread_local struct {
+    bool armed, abort_on_alloc;
+    size_t n_seen;
+    size_t fail_in;
+} guard;
+
+/* Called before each allocation; false when it is to fail. */
+static bool allocation_allowed(void)
+{
+    if (guard.armed) {
+        guard.n_seen++;
+        if (guard.abort_on_alloc)
+            ea_assert_failed("no allocation inside a guarded step", __FILE__, __LINE__);
+    }
+    if (guard.fail_in && --guard.fail_in == 0)
+        return false;
+    return true;
+}
+
+void *ea_malloc(size_t n_bytes)
+{
+    return allocation_allowed() ? malloc(n_bytes ? n_bytes : 1) : NULL;
+}
+
+void *ea_calloc(size_t n, size_t n_bytes)
+{
+    if (n == 0 || n_bytes == 0)
+        n = n_bytes = 1;
+    return allocation_allowed() ? calloc(n, n_bytes) : NULL;
+}
+
+void *ea_realloc(void *ptr, size_t n_bytes)
+{
+    return allocation_allowed() ? realloc(ptr, n_bytes ? n_bytes : 1) : NULL;
+}
+
+void ea_free(void *ptr)
+{
+    free(ptr);
+}
+
+char *ea_strndup(const char *s, size_t n)
+{
+    size_t len = strnlen(s, n);
+    char *copy = ea_malloc(len + 1);
+    if (copy) {
+        memcpy(copy, s, len);
+        copy[len] = '\0';
+    }
+    return copy;
+}
+
+char *ea_strdup(const char *s)
+{
+    return ea_strndup(s, strlen(s));
+}
+
+ea_status ea_grow(void **ptr, size_t *n_cap, size_t n_want, size_t size, ea_error *err)
+{
+    if (n_want <= *n_cap)
+        return EA_OK;
+    size_t cap = *n_cap ? *n_cap : 16;
+    while (cap < n_want)
+        if (__builtin_mul_overflow(cap, (size_t)2, &cap))
+            return ea_fail(err, EA_ENOMEM, "out of memory: %zu elements", n_want);
+    size_t n_bytes;
+    void *grown = __builtin_mul_overflow(cap, size, &n_bytes) ? NULL : ea_realloc(*ptr, n_bytes);
+    if (!grown)
+        return ea_fail(err, EA_ENOMEM, "out of memory: %zu elements of %zu bytes", cap, size);
+    *ptr = grown;
+    *n_cap = cap;
+    return EA_OK;
+}
+
+void *ea_pages_alloc(size_t n_bytes)
+{
+    if (!allocation_allowed())
+        return NULL;
+    void *ptr = mmap(NULL, n_bytes ? n_bytes : 1, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ptr == MAP_FAILED)
+        return NULL;
+    if (n_bytes >= (4u << 20))
+        (void)madvise(ptr, n_bytes, MADV_HUGEPAGE); /* a hint: the kernel may not have them */
+    return ptr;
+}
+
+void ea_pages_free(void *ptr, size_t n_bytes)
+{
+    if (ptr)
+        munmap(ptr, n_bytes ? n_bytes : 1);
+}
+
+void ea_alloc_guard_begin(bool abort_on_alloc)
+{
+    EA_ASSERT(!guard.armed);
+    guard.armed = true;
+    guard.abort_on_alloc = abort_on_alloc;
+    guard.n_seen = 0;
+}
+
+size_t ea_alloc_guard_end(void)
+{
+    EA_ASSERT(guard.armed);
+    guard.armed = false;
+    return guard.n_seen;
+}
+
+void ea_alloc_fail_at(size_t n)
+{
+    guard.fail_in = n;
+}
+
+/* First number of a file such as a cgroup limit; `fallback` if there is none ("max"). */
+static uint64_t read_number(const char *path, uint64_t fallback)
+{
+    FILE *f = fopen(path, "re");
+    unsigned long long value;
+    uint64_t out = f && fscanf(f, "%llu", &value) == 1 ? value : fallback;
+    if (f)
+        fclose(f);
+    return out;
+}
+
+uint64_t ea_memory_total(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    uint64_t total = pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", UINT64_MAX);
+    return total && limit < total ? limit : total;
+}
+
+uint64_t ea_memory_available(void)
+{
+    uint64_t available = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (!f)
+        return 0;
+    char line[128];
+    unsigned long long kib;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            available = kib * 1024;
+    fclose(f);
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", UINT64_MAX);
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", 0);
+    uint64_t left = limit > used ? limit - used : 0;
+    return limit != UINT64_MAX && left < available ? left : available;
+}

@@ -1,0 +1,155 @@
+/* kernel.h: the CPU kernels' interface: packed weights, quantised activations, matmul, attention
+ * over paged KV, and the small row operators. Implementations live in ref/, avx2/, avx512/, one
+ * table each; ea_kernel() is the table that this machine runs (each slot from the highest level
+ * that has it).
+ *
+ * Numerics (ARCHITECTURE.md, "Numerics"): a result is a function of its own row and its weights
+ * only, and every level gives the same bits. So every sum has one order, written here:
+ *  - quantised weights: the activation row is quantised to int8 by blocks of 32 (scale d =
+ * max|x|/127, f32). Per output and per 32-block the integer dot product is exact; then acc =
+ * fma(float(idot), dw * dx, acc), blocks in ascending order, one f32 accumulator an output. Formats
+ * with a minimum add acc = fma(-m, sx, acc) after that, where sx = dx * float(sum of the block's
+ * int8 activations). Formats with scales per 16 multiply the two integer halves by their integer
+ * scales first (still exact) and use the super-block's d as dw.
+ *  - float weights (F32, F16, BF16): acc = fma(w[k], x[k], acc), k ascending, one f32 accumulator
+ * an output.
+ *  - attention and norms: see the slots.
+ * All functions are pure but for their outputs; any thread. Nothing allocates. */
+#ifndef EA_KERNEL_KERNEL_H
+#define EA_KERNEL_KERNEL_H
+
+#include "base/error.h"
+#include "quant/quant.h"
+
+/* ---- weights ---- */
+
+enum { EA_TILE_N = 16 }; /* output columns of one tile: one 512-bit vector of f32 */
+
+typedef struct ea_matmul_impl ea_matmul_impl; /* kernels + geometry + packer of one weight layout */
+
+/* A weight matrix, n outputs by k inputs, packed once into tiles of 16 outputs (the last one padded
+ * with zeros). */
+typedef struct ea_matrix {
+    ea_dtype type; /* format in the file */
+    int n, k;
+    int n_tiles;
+    size_t tile_bytes; /* multiple of 64 */
+    uint8_t *data;     /* n_tiles * tile_bytes, 64-byte aligned, owned by the caller */
+    const ea_matmul_impl *impl;
+} ea_matrix;
+
+/* Bytes that data must have. EA_EUNSUPPORTED where the format has no kernel or k is no multiple of
+ * its block. */
+ea_status ea_matrix_init(ea_matrix *m, ea_dtype type, int n, int k, size_t *n_bytes,
+                         ea_error *err) EA_MUST_CHECK;
+/* Pack one tile from the tensor's file rows (row i at rows + i * ea_dtype_row_bytes(type, k));
+ * m->data is set. */
+void ea_matrix_pack_tile(const ea_matrix *m, int tile, const void *rows);
+/* Does this matrix read the quantised form of the activations (else the f32 form)? */
+bool ea_matrix_wants_q8(const ea_matrix *m);
+
+/* ---- activations ---- */
+
+/* Up to max_rows rows of k inputs: f32 and, once ea_acts_quantise ran for a row, its int8 form. */
+typedef struct ea_acts {
+    int k, k_pad, max_rows; /* k_pad: k rounded up to 32; the padding is zero */
+    float *f32;             /* [max_rows][k_pad] */
+    int8_t *q;              /* [max_rows][k_pad], -127..127 */
+    float *d;               /* [max_rows][k_pad / 32] scale */
+    float *s;               /* [max_rows][k_pad / 32] d * sum(q) of the block */
+    int32_t *sum16;         /* [max_rows][k_pad / 16] sum of q per 16 */
+} ea_acts;
+
+size_t ea_acts_bytes(int max_rows, int k);
+/* mem: ea_acts_bytes, 64-byte aligned, zeroed. */
+void ea_acts_init(ea_acts *a, int max_rows, int k, void *mem);
+static inline float *ea_acts_row(const ea_acts *a, int row)
+{
+    return a->f32 + (size_t)row * (size_t)a->k_pad;
+}
+void ea_acts_quantise(const ea_acts *a, int row);
+
+/* out[r * ld + c] = dot(row0 + r, c) + bias[c]  (+ the old out where accumulate), for r < n_rows
+ * and the columns c < n of tiles tile0..tile1-1. bias may be NULL. */
+typedef struct ea_matmul_args {
+    const ea_matrix *w;
+    const ea_acts *x;
+    int row0, n_rows;
+    int tile0, tile1;
+    const float *bias;
+    bool accumulate;
+    float *out;
+    size_t ld;
+} ea_matmul_args;
+void ea_matmul(const ea_matmul_args *args);
+
+/* ---- KV pages and attention ---- */
+
+/* A page holds EA_PAGE_TOKENS positions. For one layer and KV head it has a K block and a V block,
+ * both f16: K is stored in groups of 16 positions, [positions / 16][head_dim][16] (positions in the
+ * lanes), V as [positions][head_dim]. Scores need no horizontal sums, and a K element is loaded
+ * once for all query rows. */
+enum { EA_PAGE_TOKENS = 32, EA_ATTN_SPAN = 256 };
+
+static inline size_t ea_kv_block_elems(int head_dim)
+{
+    return (size_t)EA_PAGE_TOKENS * (size_t)head_dim;
+}
+
+/* Write one position's K and V (head_dim floats each) of one KV head into its page's blocks. slot <
+ * EA_PAGE_TOKENS. */
+void ea_kv_write(ea_f16 *k_block, ea_f16 *v_block, int slot, int head_dim, const float *k,
+                 const float *v);
+
+/* Attention of several query rows of ONE sequence over one KV head. Query row i is one (token row,
+ * query head) pair at position pos[i]; it sees positions max(0, pos[i] - window + 1) .. pos[i]
+ * (window 0 = all). Order: scores are scale * fma-sum over d ascending; positions are taken in
+ * spans of EA_ATTN_SPAN absolute positions: per span m = max, p = ea_exp(s - m), l = sum of p and
+ * o[d] = fma-sum of p * v, positions ascending; spans are merged in ascending order by the usual
+ * rescaling. */
+typedef struct ea_attn_args {
+    int n_queries;         /* <= EA_ATTN_QUERIES */
+    int head_dim;          /* multiple of 8, <= 512 */
+    const float *const *q; /* n_queries pointers to head_dim floats */
+    float *const *out;     /* n_queries pointers to head_dim floats */
+    const int32_t *pos;
+    float scale;
+    int window;
+    const uint8_t *kv;         /* base of the page storage */
+    size_t page_bytes;         /* stride of pages */
+    size_t k_offset, v_offset; /* of this layer's and head's blocks in a page */
+    const int32_t *pages;      /* the sequence's table: page of positions 32 i .. 32 i + 31 */
+    void *scratch;             /* ea_attn_scratch_bytes(), 64-byte aligned, one a worker */
+} ea_attn_args;
+enum { EA_ATTN_QUERIES = 64 };
+size_t ea_attn_scratch_bytes(int head_dim);
+void ea_attention(const ea_attn_args *args);
+
+/* ---- small row operators ---- */
+
+/* out = x / sqrt(mean(x^2) + eps) * w. The sum of squares has 16 accumulators (lane = i mod 16),
+ * added pairwise. */
+void ea_rms_norm(float *out, const float *x, const float *w, int n, float eps);
+
+/* Rotary embedding in place over n_heads vectors of head_dim; the first n_rot components turn. cs:
+ * n_rot/2 pairs (cos, sin) of this row's position. neox: pairs (i, i + n_rot/2), else (2i, 2i + 1).
+ */
+void ea_rope(float *x, int n_heads, int head_dim, int n_rot, const float *cs, bool neox);
+
+/* out = gate / (1 + exp(-gate)) * up */
+void ea_silu_mul(float *out, const float *gate, const float *up, int n);
+
+/* Index of the largest of n values; the lowest index among equals. NaN never wins. */
+int ea_argmax(const float *x, int n);
+
+/* e^x as all kernels compute it (polynomial, relative error < 2 ulp; 0 below -87.3), scalar form.
+ */
+float ea_exp(float x);
+
+/* ---- the table (dispatch) ---- */
+
+/* Text of several lines: each slot and the level it comes from. Appends to *buf. */
+struct ea_buf;
+void ea_kernel_report(struct ea_buf *buf);
+
+#endif
