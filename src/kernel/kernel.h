@@ -50,14 +50,13 @@ bool ea_matrix_wants_q8(const ea_matrix *m);
 
 /* ---- activations ---- */
 
-/* Up to max_rows rows of k inputs: f32 and, once ea_acts_quantise ran for a row, its int8 form. */
+/* Up to max_rows rows of k inputs: f32 and, once ea_acts_quantise ran for a row, its int8 form
+ * (blocks of four rows, see matmul.h). Rows are written by whoever quantises them; a block of four
+ * may be filled by several threads, one row each. */
 typedef struct ea_acts {
     int k, k_pad, max_rows; /* k_pad: k rounded up to 32; the padding is zero */
     float *f32;             /* [max_rows][k_pad] */
-    int8_t *q;              /* [max_rows][k_pad], -127..127 */
-    float *d;               /* [max_rows][k_pad / 32] scale */
-    float *s;               /* [max_rows][k_pad / 32] d * sum(q) of the block */
-    int32_t *sum16;         /* [max_rows][k_pad / 16] sum of q per 16 */
+    struct ea_q8_block *q8; /* [ceil(max_rows / 4)][k_pad / 32] */
 } ea_acts;
 
 size_t ea_acts_bytes(int max_rows, int k);

@@ -1,0 +1,2 @@
+/* rows.c: see rows.h. */
+typedef int ea_rows_avx2_empty;

@@ -1,0 +1,2 @@
+/* attention.c: see attention.h. */
+typedef int ea_attention_avx512_empty;

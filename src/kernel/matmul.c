@@ -1,0 +1,94 @@
+/* matmul.c: packed matrices and activation buffers, whatever the instruction set: geometry, checks,
+ * memory layout. The products themselves are in the instruction-set folders. */
+#include "kernel/matmul.h"
+
+#include <string.h>
+
+#include "base/limits.h"
+#include "kernel/table.h"
+
+/* Bytes of a tile over k inputs, a multiple of 64. */
+static size_t tile_bytes(const ea_tile_layout *l, int k)
+{
+    size_t n;
+    if (l->q8) {
+        size_t n_sb = ((size_t)k / EA_Q8_K + (size_t)l->sb_blocks - 1) / (size_t)l->sb_blocks;
+        n = n_sb * ea_layout_sb_bytes(l);
+    } else {
+        n = ea_dtype_row_bytes(l->type, k) * EA_TILE_N;
+    }
+    return (n + 63) / 64 * 64;
+}
+
+ea_status ea_matrix_init(ea_matrix *m, ea_dtype type, int n, int k, size_t *n_bytes, ea_error *err)
+{
+    const ea_dtype_info *info = ea_dtype_find((uint32_t)type);
+    const ea_matmul_impl *impl = ea_kernel_matmul(ea_kernel(), type);
+    if (!info || !impl)
+        return ea_fail(err, EA_EUNSUPPORTED, "type %s (%d) has no matrix kernel",
+                       info ? info->name : "unknown", (int)type);
+    if (n < 1 || k < 1 || n > EA_MAX_VOCAB || k > EA_MAX_EMBD)
+        return ea_fail(err, EA_EUNSUPPORTED, "matrix of %d x %d is not in 1..%d x 1..%d", n, k,
+                       EA_MAX_VOCAB, EA_MAX_EMBD);
+    if (k % info->block != 0)
+        return ea_fail(err, EA_EUNSUPPORTED, "%d inputs are no multiple of %s's block of %d", k,
+                       info->name, info->block);
+    /* No overflow: tiles <= 2^18, bytes of a tile <= 2^17 * 64 */
+    *m = (ea_matrix){.type = type,
+                     .n = n,
+                     .k = k,
+                     .n_tiles = (n + EA_TILE_N - 1) / EA_TILE_N,
+                     .tile_bytes = tile_bytes(impl->layout, k),
+                     .impl = impl};
+    *n_bytes = (size_t)m->n_tiles * m->tile_bytes;
+    return EA_OK;
+}
+
+void ea_matrix_pack_tile(const ea_matrix *m, int tile, const void *rows)
+{
+    EA_ASSERT(tile >= 0 && tile < m->n_tiles);
+    size_t row_bytes = ea_dtype_row_bytes(m->type, m->k);
+    int col0 = tile * EA_TILE_N, n_cols = EA_MIN(EA_TILE_N, m->n - col0);
+    uint8_t *dst = m->data + (size_t)tile * m->tile_bytes;
+    memset(dst, 0, m->tile_bytes);
+    m->impl->layout->pack(m->k, n_cols, (const uint8_t *)rows + (size_t)col0 * row_bytes, row_bytes,
+                          dst);
+}
+
+bool ea_matrix_wants_q8(const ea_matrix *m)
+{
+    return m->impl->layout->q8;
+}
+
+void ea_matmul(const ea_matmul_args *args)
+{
+    args->w->impl->run(args);
+}
+
+/* ---- activations ---- */
+
+static size_t round_up(size_t n, size_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+static size_t f32_bytes(int max_rows, int k)
+{
+    return round_up((size_t)max_rows * round_up((size_t)k, EA_Q8_K) * sizeof(float), 64);
+}
+
+size_t ea_acts_bytes(int max_rows, int k)
+{
+    size_t n_blocks = round_up((size_t)max_rows, EA_Q8_ROWS) / EA_Q8_ROWS *
+                      (round_up((size_t)k, EA_Q8_K) / EA_Q8_K);
+    return f32_bytes(max_rows, k) + round_up(n_blocks * sizeof(struct ea_q8_block), 64);
+}
+
+void ea_acts_init(ea_acts *a, int max_rows, int k, void *mem)
+{
+    *a = (ea_acts){.k = k,
+                   .k_pad = (int)round_up((size_t)k, EA_Q8_K),
+                   .max_rows = max_rows,
+                   .f32 = mem,
+                   .q8 = (struct ea_q8_block *)((uint8_t *)mem + f32_bytes(max_rows, k))};
+}

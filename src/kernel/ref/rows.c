@@ -1,0 +1,65 @@
+/* rows.c: the small row operators, scalar: the definition of every bit that the vector forms give.
+ * Pure functions. */
+#include "kernel/ref/slots.h"
+
+#include "kernel/exp.h"
+
+float ea_exp(float x)
+{
+    return ea_exp_scalar(x);
+}
+
+void ea_rms_norm__ref(float *out, const float *x, const float *w, int n, float eps)
+{
+    float lane[16] = {0};
+    for (int i = 0; i < n; i++)
+        lane[i % 16] = fmaf(x[i], x[i], lane[i % 16]);
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    float inv = 1.0f / sqrtf(lane[0] / (float)n + eps);
+    for (int i = 0; i < n; i++)
+        out[i] = x[i] * inv * w[i];
+}
+
+void ea_rope__ref(float *x, int n_heads, int head_dim, int n_rot, const float *cs, bool neox)
+{
+    int half = n_rot / 2, step = neox ? half : 1, stride = neox ? 1 : 2;
+    for (int h = 0; h < n_heads; h++, x += head_dim)
+        for (int i = 0; i < half; i++) {
+            float *a = x + (ptrdiff_t)i * stride, *b = a + step;
+            float c = cs[2 * i], s = cs[2 * i + 1];
+            float turned_a = fmaf(*a, c, -(*b * s)), turned_b = fmaf(*b, c, *a * s);
+            *a = turned_a;
+            *b = turned_b;
+        }
+}
+
+void ea_silu_mul__ref(float *out, const float *gate, const float *up, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = gate[i] / (1.0f + ea_exp_scalar(-gate[i])) * up[i];
+}
+
+int ea_argmax__ref(const float *x, int n)
+{
+    int best = 0;
+    float largest = -INFINITY;
+    for (int i = 0; i < n; i++)
+        if (x[i] > largest) {
+            largest = x[i];
+            best = i;
+        }
+    return best;
+}
+
+void ea_kv_write__ref(ea_f16 *k_block, ea_f16 *v_block, int slot, int head_dim, const float *k,
+                      const float *v)
+{
+    k_block += (size_t)(slot / 16) * (size_t)head_dim * 16 + slot % 16;
+    v_block += (size_t)slot * (size_t)head_dim;
+    for (int d = 0; d < head_dim; d++) {
+        k_block[d * 16] = ea_f32_to_f16(k[d]);
+        v_block[d] = ea_f32_to_f16(v[d]);
+    }
+}
