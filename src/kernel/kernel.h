@@ -102,10 +102,18 @@ void ea_kv_write(ea_f16 *k_block, ea_f16 *v_block, int slot, int head_dim, const
 
 /* Attention of several query rows of ONE sequence over one KV head. Query row i is one (token row,
  * query head) pair at position pos[i]; it sees positions max(0, pos[i] - window + 1) .. pos[i]
- * (window 0 = all). Order: scores are scale * fma-sum over d ascending; positions are taken in
- * spans of EA_ATTN_SPAN absolute positions: per span m = max, p = ea_exp(s - m), l = sum of p and
- * o[d] = fma-sum of p * v, positions ascending; spans are merged in ascending order by the usual
- * rescaling. */
+ * (window 0 = all). Pages that no query sees are not touched, and what lies in slots that a query
+ * does not see never reaches its result. A query's result does not depend on the others.
+ *
+ * Order: s = scale * (fma-sum of K q over d ascending, from 0). Positions are taken in spans of
+ * EA_ATTN_SPAN absolute positions, ascending. Per span, over the positions seen:
+ *   m = max(s, -FLT_MAX), p = ea_exp(s - m),
+ *   l = sum of p: 16 sums by position mod 16, each ascending, then sums i and i + 8, + 4, + 2, + 1,
+ *   o[d] = fma-sum of V p, positions ascending, from 0.
+ * Spans merge from M = -FLT_MAX, L = 0, O = 0:
+ *   M' = max(M, m), a = ea_exp(M - M'), b = ea_exp(m - M'),
+ *   L = fma(L, a, l * b), O = fma(O, a, o * b),
+ * and out = O * (1 / L), or 0 where L is 0 (every score was minus infinity). */
 typedef struct ea_attn_args {
     int n_queries;         /* <= EA_ATTN_QUERIES */
     int head_dim;          /* multiple of 8, <= 512 */
@@ -126,16 +134,16 @@ void ea_attention(const ea_attn_args *args);
 
 /* ---- small row operators ---- */
 
-/* out = x / sqrt(mean(x^2) + eps) * w. The sum of squares has 16 accumulators (lane = i mod 16),
- * added pairwise. */
+/* out = (x * (1 / sqrt(mean(x^2) + eps))) * w. The sum of squares has 16 accumulators (lane = i mod
+ * 16, fma), added pairwise: i and i + 8, + 4, + 2, + 1. out may be x. */
 void ea_rms_norm(float *out, const float *x, const float *w, int n, float eps);
 
 /* Rotary embedding in place over n_heads vectors of head_dim; the first n_rot components turn. cs:
  * n_rot/2 pairs (cos, sin) of this row's position. neox: pairs (i, i + n_rot/2), else (2i, 2i + 1).
- */
+ * (a, b) -> (fma(a, c, -(b * s)), fma(b, c, a * s)). */
 void ea_rope(float *x, int n_heads, int head_dim, int n_rot, const float *cs, bool neox);
 
-/* out = gate / (1 + exp(-gate)) * up */
+/* out = (gate / (1 + ea_exp(-gate))) * up. out may be gate or up. */
 void ea_silu_mul(float *out, const float *gate, const float *up, int n);
 
 /* Index of the largest of n values; the lowest index among equals. NaN never wins. */

@@ -2,6 +2,8 @@
  * give. One query at a time, one span of absolute positions at a time. Pure; any thread. */
 #include "kernel/ref/slots.h"
 
+#include <float.h>
+
 #include "kernel/exp.h"
 
 /* Enough for every folder: see attention_vec.h for how the vector forms use it. The scalar form
@@ -14,7 +16,9 @@ size_t ea_attn_scratch_bytes(int head_dim)
 }
 
 /* What one query has gathered over the spans so far: largest score, sum of exponentials, and (in
- * its output vector) the weighted sum of V, the last two relative to the first. */
+ * scratch) the weighted sum of V, the last two relative to the first. The score starts at the
+ * lowest finite value, not at minus infinity: scores that overflowed downwards then weigh nothing,
+ * and NaN shows. */
 typedef struct running {
     float max, sum;
 } running;
@@ -38,13 +42,11 @@ static float score(const ea_attn_args *a, const float *q, int pos)
 /* Add positions lo..hi, all of the span that begins at `base`, to the running values. */
 static void add_span(const ea_attn_args *a, int query, int base, int lo, int hi, running *r)
 {
-    float p[EA_ATTN_SPAN], lane[16] = {0}, max = -INFINITY;
+    float p[EA_ATTN_SPAN], lane[16] = {0}, max = -FLT_MAX;
     for (int pos = lo; pos <= hi; pos++) {
         p[pos - base] = score(a, a->q[query], pos);
         max = p[pos - base] > max ? p[pos - base] : max;
     }
-    if (max == -INFINITY) /* every score overflowed: nothing to add */
-        return;
     for (int pos = lo; pos <= hi; pos++) {
         p[pos - base] = ea_exp_scalar(p[pos - base] - max);
         lane[pos % 16] += p[pos - base];
@@ -75,13 +77,13 @@ void ea_attention__ref(const ea_attn_args *a)
         int last = a->pos[query], first = 0;
         if (a->window > 0 && last >= a->window)
             first = last - a->window + 1;
-        running r = {-INFINITY, 0};
+        running r = {-FLT_MAX, 0};
         float *o = (float *)a->scratch, *out = a->out[query];
         memset(o, 0, (size_t)a->head_dim * sizeof *o);
         for (int base = first / EA_ATTN_SPAN * EA_ATTN_SPAN; base <= last; base += EA_ATTN_SPAN)
             add_span(a, query, base, EA_MAX(first, base), EA_MIN(last, base + EA_ATTN_SPAN - 1),
                      &r);
-        /* No score above minus infinity: no weights, so zero. */
+        /* Every score overflowed downwards: no weights, so zero. */
         float inv = r.sum != 0 ? 1.0f / r.sum : 0.0f;
         for (int d = 0; d < a->head_dim; d++)
             out[d] = o[d] * inv;

@@ -56,8 +56,8 @@ int ea_argmax__ref(const float *x, int n)
 void ea_kv_write__ref(ea_f16 *k_block, ea_f16 *v_block, int slot, int head_dim, const float *k,
                       const float *v)
 {
-    k_block += (size_t)(slot / 16) * (size_t)head_dim * 16 + slot % 16;
-    v_block += (size_t)slot * (size_t)head_dim;
+    k_block += (ptrdiff_t)(slot / 16) * head_dim * 16 + slot % 16;
+    v_block += (ptrdiff_t)slot * head_dim;
     for (int d = 0; d < head_dim; d++) {
         k_block[d * 16] = ea_f32_to_f16(k[d]);
         v_block[d] = ea_f32_to_f16(v[d]);
