@@ -40,6 +40,22 @@ static inline const char *shared_data_or_skip(const char *rel)
     return NULL;
 }
 
+/* Path of a real model fetched by tools/fetch-models, or NULL after naming what is skipped. Static
+ * buffer. */
+static inline const char *real_model_or_skip(const char *file)
+{
+    static char path[4096];
+    const char *dir = getenv("EDGEAGENT_MODELS"), *home = getenv("HOME");
+    if (dir && *dir)
+        snprintf(path, sizeof path, "%s/%s", dir, file);
+    else
+        snprintf(path, sizeof path, "%s/.cache/edgeagent/models/%s", home ? home : "", file);
+    if (access(path, R_OK) == 0)
+        return path;
+    printf("SKIPPED: %s is not there (tools/fetch-models)\n", path);
+    return NULL;
+}
+
 #define assert_ok(expr, error)                        \
     do {                                              \
         if ((expr) != EA_OK)                          \
