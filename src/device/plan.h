@@ -37,7 +37,7 @@ typedef struct ea_plan_buffer {
     const char *name; /* static text */
     int width;
     bool acts;   /* input of a matmul: devices keep it in the form their kernels read */
-    bool wanted; /* has rows only for the step's rows that want logits or an argmax, in row order */
+    bool wanted; /* has rows only for those rows of the step that want logits or an argmax */
 } ea_plan_buffer;
 
 /* ---- KV layer groups: layers with the same need share one page table ---- */

@@ -67,6 +67,9 @@ static inline float *ea_acts_row(const ea_acts *a, int row)
     return a->f32 + (size_t)row * (size_t)a->k_pad;
 }
 void ea_acts_quantise(const ea_acts *a, int row);
+/* The same for n columns from col0 (a multiple of 32) alone; n is a multiple of 32 or reaches the
+ * row's end. For whoever writes a row's columns piece by piece. */
+void ea_acts_quantise_cols(const ea_acts *a, int row, int col0, int n);
 
 /* out[r * ld + c] = dot(row0 + r, c) + bias[c]  (+ the old out where accumulate), for r < n_rows
  * and the columns c < n of tiles tile0..tile1-1. bias may be NULL. */

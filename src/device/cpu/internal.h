@@ -1,0 +1,114 @@
+/* internal.h: the CPU device's structures, shared by the files of cpu/. */
+#ifndef EA_DEVICE_CPU_INTERNAL_H
+#define EA_DEVICE_CPU_INTERNAL_H
+
+#include "base/pool.h"
+#include "device/cpu/cpu.h"
+#include "kernel/kernel.h"
+
+/* ---- weights.c ---- */
+
+/* One tensor of the plan; which members are set depends on its role. */
+typedef struct ea_cpu_tensor {
+    ea_matrix matrix;          /* MATRIX */
+    const float *vec;          /* VECTOR */
+    const ea_dtype_info *type; /* ROWS: read where they lie in the file */
+    size_t row_bytes;
+} ea_cpu_tensor;
+
+struct ea_cpu_weights {
+    const ea_plan *plan;
+    ea_cpu_tensor *tensors;
+    uint8_t *data; /* packed matrices, then vectors; one allocation */
+    size_t n_bytes;
+};
+
+/* ---- device.c: the step's state ---- */
+
+/* Steps of at most this many rows normalise them in every worker, each for itself: cheaper than a
+ * barrier (one row of 2,048 takes under 1 us to normalise and quantise; measured on 2 cores). */
+enum { EA_CPU_PRIVATE_ROWS = 4 };
+
+/* Most columns of the vocabulary that a worker takes at once. */
+enum { EA_CPU_LOGIT_COLS = 1024 };
+
+/* A buffer of the plan. */
+typedef struct ea_cpu_buffer {
+    ea_acts acts; /* acts buffers */
+    float *f32;   /* row r at f32 + r * ld */
+    size_t ld;
+    bool is_acts, wanted;
+    bool q8;      /* a matmul reads its quantised form */
+    bool private; /* written by a norm: small steps keep it per worker */
+} ea_cpu_buffer;
+
+/* Largest logit of a row that one worker has seen in this step. */
+typedef struct ea_cpu_best {
+    float value;
+    int32_t token;
+} ea_cpu_best;
+
+/* What belongs to one worker; only that worker touches it inside a run. */
+typedef struct ea_cpu_worker {
+    ea_acts *acts; /* [n_buffers], those with `private` */
+    void *attn_scratch;
+    float *attn_padded; /* queries and outputs of heads that are no multiple of 8 wide, or NULL */
+    float *logits;      /* logits of one chunk of the vocabulary, rows that want only the argmax */
+    ea_cpu_best *best;  /* [max_slots] */
+} ea_cpu_worker;
+
+/* Query rows of one sequence that attention handles as one item (times KV head, times part of the
+ * head group). */
+typedef struct ea_cpu_span {
+    int row0, n_rows;
+    const int32_t *pages;
+} ea_cpu_span;
+
+/* How one KV group lies in a page, and the rotary tables of the step's rows. */
+typedef struct ea_cpu_group {
+    size_t offset;      /* of its first block in a page */
+    size_t block_bytes; /* of one K or V block */
+    int head_dim;       /* as stored: rounded up to 8 */
+    int heads;          /* query heads of one attention item (part of a KV head's group) */
+    int parts;          /* items a KV head: ceil(group / heads) */
+    int span_rows;      /* most rows of an item */
+    float *cs;          /* [max_rows][n_rot]: cos, sin pairs */
+} ea_cpu_group;
+
+typedef struct ea_cpu_device {
+    ea_device base;
+    const ea_cpu_weights *weights;
+    const ea_plan *plan;
+    ea_pool *pool;
+    ea_cpu_buffer *buffers;
+    ea_cpu_group *groups;
+    ea_cpu_worker *workers;
+    int n_workers;
+
+    uint8_t *memory; /* everything that a step writes but KV and logits */
+    size_t memory_bytes;
+    uint8_t *kv;
+    size_t kv_bytes;
+    float *logits; /* [max_logit_rows][n_vocab] */
+    size_t logits_bytes;
+
+    /* The running step: written by the engine thread before the workers start. */
+    ea_row *rows;
+    const ea_seq *seqs;
+    int n_rows;
+    ea_cpu_span *spans; /* [max_rows], of the first KV group's span_rows */
+    int n_spans;
+    bool fused_rope; /* every sequence is one span: attention items write their own K and V */
+    /* Rows that want something, by slot: those that want logits first, then (from a multiple of 4,
+     * as matmul likes it) those that want the argmax only; -1 in the gap. */
+    int32_t *slot_row; /* [max_slots] */
+    int n_slots, n_logit_rows, argmax_slot0;
+} ea_cpu_device;
+
+/* exec.c: what every worker runs. arg: the device. */
+void ea_cpu_run(const ea_worker *worker, void *arg);
+
+/* Is operator i the SILU_MUL over the outputs of operator i - 1? They run as one. */
+bool ea_cpu_fuses_silu(const ea_plan *plan, int i);
+
+#endif
