@@ -105,8 +105,8 @@ static void test_names_are_cut_but_not_confused(void **state)
     a[199] = '\0';
     memcpy(b, a, sizeof b);
     b[198] = 'b';
-    assert_ptr_not_equal(ea_agents_open(agents, a, "line\nbreak", 1),
-                         ea_agents_open(agents, b, NULL, 2));
+    ea_agent_rec *rec_a = ea_agents_open(agents, a, "line\nbreak", 1);
+    assert_ptr_not_equal(rec_a, ea_agents_open(agents, b, NULL, 2));
     ea_agent_info info[2];
     assert_int_equal(ea_agents_list(agents, info, 2, 0), 2);
     assert_int_equal(strlen(info[1].id), 62);
