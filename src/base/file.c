@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
+#include "base/mem.h"
 
 ea_status ea_file_map(const char *path, ea_file *out, ea_error *err)
 {
@@ -96,6 +98,97 @@ ea_status ea_file_read(const char *path, size_t max_bytes, char **out, size_t *n
     *out = data;
     *n_out = n_bytes;
     return EA_OK;
+}
+
+/* ---- writing ---- */
+
+enum { OUT_BUFFER = 256 * 1024 };
+
+static void file_out_done(ea_file_out *out)
+{
+    ea_free(out->path);
+    ea_free(out->temporary);
+    ea_free(out->buf);
+    *out = (ea_file_out){-1, NULL, NULL, NULL, 0, true};
+}
+
+ea_status ea_file_create(const char *path, ea_file_out *out, ea_error *err)
+{
+    size_t size = strlen(path) + 32;
+    ea_file_out made = {-1, ea_strdup(path), ea_malloc(size), ea_malloc(OUT_BUFFER), 0, false};
+    if (!made.path || !made.temporary || !made.buf) {
+        file_out_done(&made);
+        return ea_fail(err, EA_ENOMEM, "%s: out of memory", path);
+    }
+    /* The number keeps apart several writers of one path; O_EXCL catches what it does not. */
+    snprintf(made.temporary, size, "%s.%016llx.tmp", path, (unsigned long long)ea_random_u64());
+    made.fd = open(made.temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (made.fd < 0) {
+        ea_status status =
+            ea_fail(err, EA_EIO, "%s: cannot create: %s", made.temporary, strerror(errno));
+        file_out_done(&made);
+        return status;
+    }
+    *out = made;
+    return EA_OK;
+}
+
+static void file_out_send(ea_file_out *out, const char *bytes, size_t n, ea_error *err)
+{
+    while (n && !out->failed) {
+        ssize_t sent = write(out->fd, bytes, n);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0) {
+            out->failed = true;
+            (void)ea_fail(err, EA_EIO, "%s: cannot write: %s", out->path, strerror(errno));
+            return;
+        }
+        bytes += sent;
+        n -= (size_t)sent;
+    }
+}
+
+void ea_file_write(ea_file_out *out, const void *bytes, size_t n, ea_error *err)
+{
+    if (out->failed)
+        return;
+    if (n > OUT_BUFFER - out->n) {
+        file_out_send(out, out->buf, out->n, err);
+        out->n = 0;
+    }
+    if (n > OUT_BUFFER) {
+        file_out_send(out, bytes, n, err);
+    } else if (n) {
+        memcpy(out->buf + out->n, bytes, n);
+        out->n += n;
+    }
+}
+
+ea_status ea_file_commit(ea_file_out *out, ea_error *err)
+{
+    file_out_send(out, out->buf, out->n, err);
+    /* The data must be on the disk before the name is: else a power cut leaves an empty file. */
+    if (!out->failed && (fsync(out->fd) != 0 || rename(out->temporary, out->path) != 0)) {
+        out->failed = true;
+        (void)ea_fail(err, EA_EIO, "%s: cannot finish writing: %s", out->path, strerror(errno));
+    }
+    if (out->failed) {
+        ea_file_abandon(out);
+        return EA_EIO;
+    }
+    close(out->fd);
+    file_out_done(out);
+    return EA_OK;
+}
+
+void ea_file_abandon(ea_file_out *out)
+{
+    if (out->fd >= 0) {
+        close(out->fd);
+        unlink(out->temporary);
+    }
+    file_out_done(out);
 }
 
 /* mkdir -p for an absolute path; an existing directory is fine. */

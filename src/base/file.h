@@ -1,4 +1,4 @@
-/* file.h: whole files, read-only. */
+/* file.h: whole files: mapped, read, or written so that they are never half there. */
 #ifndef EA_BASE_FILE_H
 #define EA_BASE_FILE_H
 
@@ -21,6 +21,23 @@ void ea_file_release(const ea_file *file, size_t offset, size_t n_bytes);
  * ea_free. */
 ea_status ea_file_read(const char *path, size_t max_bytes, char **out, size_t *n_out,
                        ea_error *err) EA_MUST_CHECK;
+
+/* A new file under a temporary name beside `path`: it appears under its own name, whole, on commit
+ * (replacing what was there), or never. One thread. */
+typedef struct ea_file_out {
+    int fd;
+    char *path, *temporary;
+    char *buf; /* bytes not yet handed to the system */
+    size_t n;
+    bool failed;
+} ea_file_out;
+
+ea_status ea_file_create(const char *path, ea_file_out *out, ea_error *err) EA_MUST_CHECK;
+/* Errors stick; commit reports them. */
+void ea_file_write(ea_file_out *out, const void *bytes, size_t n, ea_error *err);
+/* Either way the object is done afterwards. */
+ea_status ea_file_commit(ea_file_out *out, ea_error *err) EA_MUST_CHECK;
+void ea_file_abandon(ea_file_out *out);
 
 /* The directory for our cached files: $EDGEAGENT_CACHE, $XDG_CACHE_HOME/edgeagent or
  * ~/.cache/edgeagent; created. */
