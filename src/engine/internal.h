@@ -17,7 +17,8 @@ struct ea_model {
     void *memory;  /* synthetic models: the GGUF's bytes */
     size_t memory_bytes;
     ea_vocab *vocab;
-    ea_chat_template *chat;       /* never NULL */
+    ea_chat_template *chat;       /* NULL only where the model's own template does not compile */
+    char *chat_error;             /* then why, for whoever asks for a chat; else NULL */
     ea_chat_template *chat_tools; /* the file's second template for requests with tools, or NULL */
     ea_model_def *def;            /* hyper-parameters and operator plan; NULL when vocab_only */
     struct ea_cpu_weights *weights; /* packed; NULL when vocab_only */
