@@ -1,0 +1,175 @@
+/* cmd_man.c: the man page, as roff, from the two tables. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+/* Text with roff's own characters escaped. A line must not begin with a control character; hyphens
+ * become minus signs, so that options can be copied. */
+static void put(ea_buf *out, const char *text)
+{
+    bool line_start = out->n > 0 && out->data[out->n - 1] == '\n';
+    for (const char *c = text; *c; c++) {
+        if (line_start && (*c == '.' || *c == '\''))
+            ea_buf_puts(out, "\\&");
+        if (*c == '-')
+            ea_buf_puts(out, "\\-");
+        else if (*c == '\\')
+            ea_buf_puts(out, "\\(rs");
+        else if (*c == '~')
+            ea_buf_puts(out, "\\(ti");
+        else if (*c == '^')
+            ea_buf_puts(out, "\\(ha");
+        else
+            ea_buf_putc(out, *c);
+        line_start = *c == '\n';
+    }
+}
+
+/* Paragraphs separated by blank lines. */
+static void put_paragraphs(ea_buf *out, const char *text)
+{
+    while (*text) {
+        const char *end = strstr(text, "\n\n");
+        size_t n = end ? (size_t)(end - text) : strlen(text);
+        char *copy = NULL;
+        ea_buf part = EA_BUF_INIT;
+        ea_buf_add(&part, text, n);
+        copy = ea_buf_take(&part);
+        ea_buf_puts(out, ".PP\n");
+        if (copy)
+            put(out, copy);
+        else
+            out->failed = true;
+        ea_buf_putc(out, '\n');
+        ea_free(copy);
+        text += n + (end ? 2 : 0);
+    }
+}
+
+static void put_option(ea_buf *out, ea_option_id id)
+{
+    const ea_option *option = &ea_option_table[id];
+    char name[96], range[96];
+    ea_buf_puts(out, ".TP\n");
+    for (size_t i = 0; ea_option_name(option, i, name, sizeof name); i++) {
+        ea_buf_puts(out, i ? ", \\fB" : "\\fB");
+        put(out, name);
+        ea_buf_puts(out, "\\fR");
+    }
+    if (option->meta[0]) {
+        ea_buf_puts(out, " \\fI");
+        put(out, option->meta);
+        ea_buf_puts(out, "\\fR");
+    }
+    ea_buf_putc(out, '\n');
+    put(out, option->help);
+    ea_buf_puts(out, ".\n");
+    ea_option_range(option, range, sizeof range);
+    if (range[0] && option->kind != EA_OPT_KIND_FLAG) {
+        ea_buf_puts(out, "Takes ");
+        put(out, range);
+        ea_buf_puts(out, ".\n");
+    }
+    if (option->fallback[0]) {
+        ea_buf_puts(out, "Default: ");
+        put(out, option->fallback);
+        ea_buf_puts(out, ".\n");
+    }
+    if (ea_option_in_env(id)) {
+        ea_option_env(option, name, sizeof name);
+        ea_buf_printf(out, "Environment: %s.\n", name);
+    }
+}
+
+static void put_options(ea_buf *out)
+{
+    unsigned all = (1u << EA_CLI_N_BITS) - 1;
+    ea_buf_puts(out, ".SH OPTIONS OF EVERY COMMAND\n");
+    for (int id = 0; id < EA_OPT_N; id++)
+        if (ea_option_table[id].commands == all)
+            put_option(out, (ea_option_id)id);
+    for (size_t i = 0; i < ea_cli_n_commands; i++) {
+        bool any = false;
+        for (int id = 0; id < EA_OPT_N; id++) {
+            const ea_option *option = &ea_option_table[id];
+            if (!(option->commands & ea_cli_commands[i].bit) || option->commands == all)
+                continue;
+            if (!any)
+                ea_buf_printf(out, ".SH OPTIONS OF %s\n", ea_cli_commands[i].name);
+            any = true;
+            put_option(out, (ea_option_id)id);
+        }
+    }
+}
+
+static void put_commands(ea_buf *out)
+{
+    ea_buf_puts(out, ".SH COMMANDS\n");
+    for (size_t i = 0; i < ea_cli_n_commands; i++) {
+        const ea_cli_command *command = &ea_cli_commands[i];
+        ea_buf_printf(out, ".SS %s\n", command->name);
+        ea_buf_printf(out, "\\fBedgeagent %s\\fR ", command->name);
+        put(out, command->usage);
+        ea_buf_puts(out, "\n.PP\n");
+        put(out, command->summary);
+        ea_buf_puts(out, ".\n");
+        put_paragraphs(out, command->about);
+    }
+}
+
+static const char files_text[] =
+    "Options are taken from, in this order of precedence: the command line, the environment (the "
+    "variable named with each option), the configuration file, the defaults. The file is the one "
+    "given by --config or EDGEAGENT_CONFIG, else $XDG_CONFIG_HOME/edgeagent/config, else "
+    "~/.config/edgeagent/config. It has one option a line, \"key = value\", the key being the long "
+    "name without dashes; flags take on or off; # begins a comment at the start of a line or "
+    "after a blank. An unknown key is an error; keys of other commands are ignored.";
+static const char environment_text[] =
+    "EDGEAGENT_NAME gives the option --name. EDGEAGENT_CACHE is the folder for cached files "
+    "(default: $XDG_CACHE_HOME/edgeagent, else ~/.cache/edgeagent). EA_CPU names the highest "
+    "instruction-set level to use, as printed by doctor, for tests and bug reports.";
+
+void ea_cli_man_text(ea_buf *out)
+{
+    ea_buf_printf(out,
+                  ".\\\" Generated by edgeagent man.\n"
+                  ".TH EDGEAGENT 1 \"\" \"EdgeAgent %s\" \"User Commands\"\n"
+                  ".SH NAME\nedgeagent \\- one engine for many local agents\n"
+                  ".SH SYNOPSIS\n",
+                  ea_version());
+    for (size_t i = 0; i < ea_cli_n_commands; i++) {
+        ea_buf_printf(out, "%s\\fBedgeagent %s\\fR ", i ? ".br\n" : "", ea_cli_commands[i].name);
+        put(out, ea_cli_commands[i].usage);
+        ea_buf_putc(out, '\n');
+    }
+    ea_buf_puts(out, ".SH DESCRIPTION\n");
+    put(out,
+        "EdgeAgent loads a language model from a GGUF file and serves many agents with it at "
+        "the same time: a shared beginning of their prompts is computed and stored once, and a "
+        "returning agent pays only for its new tokens. Option names follow llama.cpp where it "
+        "has the option.\n");
+    put_commands(out);
+    put_options(out);
+    ea_buf_puts(out, ".SH CONFIGURATION FILE\n");
+    put(out, files_text);
+    ea_buf_puts(out, "\n.SH ENVIRONMENT\n");
+    put(out, environment_text);
+    ea_buf_puts(out, "\n.SH EXIT STATUS\n.TP\n0\nDone.\n.TP\n1\nFailed; the reason is on standard "
+                     "error.\n.TP\n2\nWrong usage.\n.TP\n130, 143\nA command other than serve was "
+                     "ended by SIGINT or SIGTERM.\n.SH EXAMPLES\n");
+    for (size_t i = 0; i < ea_cli_n_commands; i++) {
+        ea_buf_puts(out, ".TP\n");
+        put(out, ea_cli_commands[i].summary);
+        ea_buf_puts(out, "\n.EX\n");
+        put(out, ea_cli_commands[i].example);
+        ea_buf_puts(out, "\n.EE\n");
+    }
+}
+
+int ea_cli_man(const ea_options *o)
+{
+    ea_buf text = EA_BUF_INIT;
+    ea_cli_man_text(&text);
+    return ea_cli_print(o, &text);
+}
