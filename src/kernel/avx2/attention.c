@@ -1,2 +1,13 @@
-/* attention.c: see attention.h. */
-typedef int ea_attention_avx2_empty;
+/* attention.c: paged attention for AVX2; see attention_vec.h. A vector of sixteen takes two of the
+ * 16 registers, so 12 accumulators are six queries, or two queries with two vectors. */
+#include "kernel/avx2/slots.h"
+#include "kernel/avx2/vec16.h"
+
+#define EA_ATTN_NAME ea_attention__avx2
+enum {
+    BLOCK_QUERIES = 6,
+    WIDE = 2, /* vectors at once for few queries: more chains, longer runs through memory */
+    WIDE_QUERIES = 2,
+    NARROW = 1,
+};
+#include "kernel/attention_vec.h"

@@ -1,2 +1,14 @@
-/* attention.c: see attention.h. */
-typedef int ea_attention_avx512_empty;
+/* attention.c: paged attention for AVX-512; see attention_vec.h. With 32 registers 24 accumulators
+ * fit beside the vectors that they share, and twelve queries keep both multipliers busy behind two
+ * conversions. */
+#include "kernel/avx512/slots.h"
+#include "kernel/avx512/vec16.h"
+
+#define EA_ATTN_NAME ea_attention__avx512
+enum {
+    BLOCK_QUERIES = 12,
+    WIDE = 4, /* vectors at once for few queries: more chains, longer runs through memory */
+    WIDE_QUERIES = 6,
+    NARROW = 2,
+};
+#include "kernel/attention_vec.h"

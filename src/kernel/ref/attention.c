@@ -6,13 +6,13 @@
 
 #include "kernel/exp.h"
 
-/* Enough for every folder: see attention_vec.h for how the vector forms use it. The scalar form
- * needs head_dim floats of it. */
+/* Enough for every folder: the vector forms pack the queries, keep the running outputs, and keep
+ * one block's scores (at most 16 queries; attention_vec.h). The scalar form needs head_dim floats.
+ */
 size_t ea_attn_scratch_bytes(int head_dim)
 {
-    size_t dim = ((size_t)head_dim + 15) / 16 * 16;
-    /* packed queries, running outputs, scores (rows padded by 16), six values a query */
-    return EA_ATTN_QUERIES * sizeof(float) * (2 * dim + EA_ATTN_SPAN + 16 + 6);
+    size_t dim16 = ((size_t)head_dim + 15) / 16 * 16;
+    return sizeof(float) * (2 * EA_ATTN_QUERIES * dim16 + 16 * (EA_ATTN_SPAN + 16));
 }
 
 /* What one query has gathered over the spans so far: largest score, sum of exponentials, and (in
