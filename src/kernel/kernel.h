@@ -10,7 +10,8 @@
  * fma(float(idot), dw * dx, acc), blocks in ascending order, one f32 accumulator an output. Formats
  * with a minimum add acc = fma(-m, sx, acc) after that, where sx = dx * float(sum of the block's
  * int8 activations). Formats with scales per 16 multiply the two integer halves by their integer
- * scales first (still exact) and use the super-block's d as dw.
+ * scales first (still exact) and use the super-block's d as dw; minima per 16 (Q2_K) in the same
+ * way: acc = fma(-float(imin), dmin * dx, acc).
  *  - float weights (F32, F16, BF16): acc = fma(w[k], x[k], acc), k ascending, one f32 accumulator
  * an output.
  *  - attention and norms: see the slots.

@@ -20,6 +20,18 @@ static size_t tile_bytes(const ea_tile_layout *l, int k)
     return (n + 63) / 64 * 64;
 }
 
+void ea_matrix_init_impl(ea_matrix *m, const ea_matmul_impl *impl, int n, int k, size_t *n_bytes)
+{
+    /* No overflow within the limits of ea_matrix_init: tiles <= 2^18, bytes of a tile <= 2^24. */
+    *m = (ea_matrix){.type = impl->layout->type,
+                     .n = n,
+                     .k = k,
+                     .n_tiles = (n + EA_TILE_N - 1) / EA_TILE_N,
+                     .tile_bytes = tile_bytes(impl->layout, k),
+                     .impl = impl};
+    *n_bytes = (size_t)m->n_tiles * m->tile_bytes;
+}
+
 ea_status ea_matrix_init(ea_matrix *m, ea_dtype type, int n, int k, size_t *n_bytes, ea_error *err)
 {
     const ea_dtype_info *info = ea_dtype_find((uint32_t)type);
@@ -33,14 +45,7 @@ ea_status ea_matrix_init(ea_matrix *m, ea_dtype type, int n, int k, size_t *n_by
     if (k % info->block != 0)
         return ea_fail(err, EA_EUNSUPPORTED, "%d inputs are no multiple of %s's block of %d", k,
                        info->name, info->block);
-    /* No overflow: tiles <= 2^18, bytes of a tile <= 2^17 * 64 */
-    *m = (ea_matrix){.type = type,
-                     .n = n,
-                     .k = k,
-                     .n_tiles = (n + EA_TILE_N - 1) / EA_TILE_N,
-                     .tile_bytes = tile_bytes(impl->layout, k),
-                     .impl = impl};
-    *n_bytes = (size_t)m->n_tiles * m->tile_bytes;
+    ea_matrix_init_impl(m, impl, n, k, n_bytes);
     return EA_OK;
 }
 

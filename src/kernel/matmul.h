@@ -55,6 +55,9 @@ struct ea_matmul_impl {
     void (*run)(const ea_matmul_args *args);
 };
 
+/* ea_matrix_init with a given implementation: n, k >= 1 and k a multiple of the format's block. */
+void ea_matrix_init_impl(ea_matrix *m, const ea_matmul_impl *impl, int n, int k, size_t *n_bytes);
+
 #define EA_MATMUL(name, dtype) extern const ea_tile_layout ea_layout_##name;
 #define EA_SLOT(name, ret, args, names)
 #include "kernel/kernel_slots.def"
