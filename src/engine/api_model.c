@@ -9,6 +9,7 @@
 #include "device/cpu/cpu.h"
 #include "engine/internal.h"
 #include "kernel/kernel.h"
+#include "model/synthetic.h"
 
 void ea_model_params_default(ea_model_params *params)
 {
@@ -145,6 +146,30 @@ ea_status ea_model_load(const char *path, const ea_model_params *given, ea_model
 fail:
     ea_model_destroy(m);
     return status;
+}
+
+ea_status ea_model_synthetic(const char *spec, uint64_t seed, const ea_model_params *given,
+                             ea_model **out, ea_error *err)
+{
+    ea_model_params params;
+    ea_model *m;
+    ea_status status;
+    EA_TRY(take_params(given, &params, err));
+    EA_TRY(new_model(&m, err));
+    EA_TRY_GOTO(
+        ea_synthetic_model(spec, seed, params.n_threads, &m->memory, &m->memory_bytes, err));
+    EA_TRY_GOTO(ea_gguf_open_memory(spec, m->memory, m->memory_bytes, &m->gguf, err));
+    EA_TRY_GOTO(load_parts(m, &params, err));
+    *out = m;
+    return EA_OK;
+fail:
+    ea_model_destroy(m);
+    return status;
+}
+
+const char *ea_model_synthetic_shapes(void)
+{
+    return ea_synthetic_shapes();
 }
 
 void ea_model_destroy(ea_model *m)
