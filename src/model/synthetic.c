@@ -30,11 +30,6 @@ static uint64_t random_at(uint64_t key, uint64_t i)
     return mix(key + (i + 1) * GOLDEN);
 }
 
-static float to_unit(uint64_t r) /* -1..1, uniform */
-{
-    return (float)((int64_t)(r >> 40) - (1 << 23)) * 0x1p-23f;
-}
-
 static void random_bytes(uint64_t key, uint8_t *dst, size_t n)
 {
     size_t i = 0;
@@ -105,6 +100,23 @@ static void fill_blocks(const source *s, uint64_t key, uint8_t *dst, size_t row_
     }
 }
 
+/* Plain floats, uniform; 16 random bits each are plenty, since the scale spreads them over the
+ * mantissa. */
+static void fill_floats(const source *s, uint64_t key, uint8_t *dst, size_t n)
+{
+    enum { BATCH = 256 };
+    float x[BATCH];
+    int16_t r[BATCH];
+    size_t size = (size_t)s->info->block_bytes;
+    for (size_t i = 0; i < n; i += BATCH) {
+        size_t count = EA_MIN(n - i, (size_t)BATCH);
+        random_bytes(key + i * GOLDEN, (uint8_t *)r, sizeof r);
+        for (size_t j = 0; j < count; j++)
+            x[j] = s->offset + s->scale * ((float)r[j] * 0x1p-15f);
+        s->info->quantise(x, dst + i * size, (int64_t)count);
+    }
+}
+
 static void fill_row(void *user, int64_t row, void *dst, size_t row_bytes)
 {
     const source *s = user;
@@ -113,12 +125,7 @@ static void fill_row(void *user, int64_t row, void *dst, size_t row_bytes)
         fill_blocks(s, key, dst, row_bytes);
         return;
     }
-    size_t size = (size_t)s->info->block_bytes;
-    uint8_t *p = dst;
-    for (size_t i = 0; i < row_bytes / size; i++) {
-        float x = s->offset + s->scale * to_unit(random_at(key, i));
-        s->info->quantise(&x, p + i * size, 1);
-    }
+    fill_floats(s, key, dst, row_bytes / (size_t)s->info->block_bytes);
 }
 
 /* Root mean square of the elements that fill_row makes with scale 1, measured over enough of them
