@@ -21,6 +21,8 @@ bool ea_buf_reserve(ea_buf *buf, size_t n_more)
         buf->failed = true;
         return false;
     }
+    if (buf->n == 0)
+        buf->data[0] = '\0'; /* fresh memory: a string also before anything is added */
     return true;
 }
 
