@@ -28,7 +28,8 @@ list(TRANSFORM symbols PREPEND "LINKER:--undefined=")
 add_library(libedgeagent SHARED ${PROJECT_BINARY_DIR}/library/unit.c)
 target_include_directories(libedgeagent PUBLIC ${PROJECT_SOURCE_DIR}/include)
 target_link_libraries(libedgeagent PRIVATE ea_engine)
-target_link_options(libedgeagent PRIVATE ${symbols} "LINKER:--version-script=${PROJECT_BINARY_DIR}/library/edgeagent.map")
+target_link_options(libedgeagent PRIVATE
+    ${symbols} "LINKER:--version-script=${PROJECT_BINARY_DIR}/library/edgeagent.map")
 set_target_properties(libedgeagent PROPERTIES
     OUTPUT_NAME edgeagent VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/library
