@@ -120,7 +120,8 @@ static void odd_shapes(void **state)
     check_spec("layers=1,embd=96,ff=172,heads=8,kv=8,vocab=263:F32", NULL); /* heads of 12 */
     check_spec("layers=1,embd=96,ff=172,heads=3,kv=1,vocab=263:F16", NULL);
     check_spec("layers=3,embd=96,ff=160,heads=3,kv=3,vocab=301,arch=qwen2:Q8_0", NULL);
-    check_spec("layers=1,embd=96,ff=224,heads=24,kv=1,vocab=287:Q4_0", NULL); /* heads of 4 */
+    check_spec("layers=1,embd=96,ff=224,heads=24,kv=1,vocab=287:Q4_0", NULL);  /* heads of 4 */
+    check_spec("layers=1,embd=512,ff=64,heads=128,kv=1,vocab=263:Q4_0", NULL); /* over 64 a head */
 }
 
 static void put_linear_rope(ea_gguf_writer *w)
