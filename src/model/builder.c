@@ -45,7 +45,7 @@ ea_status ea_builder_int(ea_builder *b, const char *name, int min, int max, int 
     key_name key = arch_key(b, name);
     int64_t value;
     if (!ea_gguf_has(b->g, key.text))
-        return ea_builder_fail(b, EA_EFORMAT, "key %s is missing", key.text);
+        return ea_builder_fail(b, EA_EFORMAT, "key '%s' is missing", key.text);
     EA_TRY(keep(b, ea_gguf_get_int(b->g, key.text, min, max, &value, b->err)));
     *out = (int)value;
     return EA_OK;
@@ -74,7 +74,7 @@ static ea_status float_between(ea_builder *b, const char *name, double above, do
     double value;
     EA_TRY(ea_builder_float_or(b, name, fallback, &value));
     if (!(value > above && value < below))
-        return ea_builder_fail(b, EA_EFORMAT, "key %s is %g, expected above %g and below %g",
+        return ea_builder_fail(b, EA_EFORMAT, "key '%s' is %g, expected above %g and below %g",
                                arch_key(b, name).text, value, above, below);
     *out = value;
     return EA_OK;
@@ -87,14 +87,14 @@ static ea_status read_heads(ea_builder *b, ea_hparams *hp)
                              &hp->n_head_kv));
     if (hp->n_head % hp->n_head_kv != 0)
         return ea_builder_fail(b, EA_EFORMAT,
-                               "%s.attention.head_count is %d, no multiple of "
+                               "key '%s.attention.head_count' is %d, no multiple of "
                                "attention.head_count_kv %d",
                                b->def->arch, hp->n_head, hp->n_head_kv);
     /* key_length stands for heads that are wider or narrower than n_embd / n_head. */
     if (!ea_gguf_has(b->g, arch_key(b, "attention.key_length").text) &&
         hp->n_embd % hp->n_head != 0)
         return ea_builder_fail(b, EA_EFORMAT,
-                               "%s.embedding_length is %d, no multiple of "
+                               "key '%s.embedding_length' is %d, no multiple of "
                                "attention.head_count %d",
                                b->def->arch, hp->n_embd, hp->n_head);
     EA_TRY(ea_builder_int_or(b, "attention.key_length", 1, EA_MAX_HEAD_DIM, hp->n_embd / hp->n_head,
@@ -109,7 +109,7 @@ static ea_status read_heads(ea_builder *b, ea_hparams *hp)
         ea_builder_int_or(b, "attention.value_length", 1, EA_MAX_HEAD_DIM, hp->head_dim, &v_dim));
     if (v_dim != hp->head_dim)
         return ea_builder_fail(b, EA_EUNSUPPORTED,
-                               "%s.attention.value_length is %d and the key "
+                               "key '%s.attention.value_length' is %d and the key "
                                "length %d: different ones are not supported",
                                b->def->arch, v_dim, hp->head_dim);
     return EA_OK;
@@ -125,7 +125,7 @@ static ea_status read_rope(ea_builder *b, ea_hparams *hp)
     EA_TRY(ea_builder_int_or(b, "rope.dimension_count", 2, hp->head_dim, hp->head_dim, &hp->n_rot));
     if (hp->n_rot % 2 != 0)
         return ea_builder_fail(b, EA_EFORMAT,
-                               "key %s.rope.dimension_count is %d, expected an even "
+                               "key '%s.rope.dimension_count' is %d, expected an even "
                                "number",
                                b->def->arch, hp->n_rot);
     EA_TRY(float_between(b, "rope.freq_base", 0, 1e12, 10000, &hp->rope_base));
@@ -140,7 +140,7 @@ static ea_status read_rope(ea_builder *b, ea_hparams *hp)
         return EA_OK;
     if (!str_is(type, "linear"))
         return ea_builder_fail(b, EA_EUNSUPPORTED,
-                               "key %s is \"%.*s\": only none and linear are "
+                               "key '%s' is \"%.*s\": only none and linear are "
                                "supported",
                                key.text, (int)EA_MIN(type.n, (size_t)64), type.s);
     return float_between(b, "rope.scaling.factor", 0, 1e6, hp->rope_scale, &hp->rope_scale);
@@ -162,7 +162,7 @@ ea_status ea_builder_read_hparams(ea_builder *b)
     key_name ctx_key = arch_key(b, "context_length");
     int64_t n_ctx;
     if (!ea_gguf_has(b->g, ctx_key.text))
-        return ea_builder_fail(b, EA_EFORMAT, "key %s is missing", ctx_key.text);
+        return ea_builder_fail(b, EA_EFORMAT, "key '%s' is missing", ctx_key.text);
     EA_TRY(keep(b, ea_gguf_get_int(b->g, ctx_key.text, 1, UINT32_MAX, &n_ctx, b->err)));
     hp->n_ctx_train = (int)EA_MIN(n_ctx, (int64_t)EA_MAX_CTX);
 

@@ -14,7 +14,7 @@ static ea_status refuse_variants(ea_builder *b)
     EA_TRY(ea_builder_int_or(b, "expert_count", 0, 1 << 16, 0, &n_expert));
     if (n_expert > 0)
         return ea_builder_fail(b, EA_EUNSUPPORTED,
-                               "%s.expert_count is %d: mixtures of experts are not supported",
+                               "key '%s.expert_count' is %d: mixtures of experts are not supported",
                                b->def->arch, n_expert);
     return EA_OK;
 }

@@ -24,7 +24,7 @@ static ea_status read_arch(const ea_gguf *g, const ea_arch **out, ea_error *err)
     const char *path = ea_gguf_path(g);
     ea_str name;
     if (!ea_gguf_has(g, "general.architecture"))
-        return ea_fail(err, EA_EFORMAT, "%s: key general.architecture is missing", path);
+        return ea_fail(err, EA_EFORMAT, "%s: key 'general.architecture' is missing", path);
     EA_TRY(ea_gguf_get_str(g, "general.architecture", &name, err));
     *out = find_arch(name);
     if (*out)
@@ -33,10 +33,11 @@ static ea_status read_arch(const ea_gguf *g, const ea_arch **out, ea_error *err)
     size_t n = 0;
     for (size_t i = 0; i < EA_ARRAY_LEN(archs) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", archs[i]->name);
-    return ea_fail(err, EA_EUNSUPPORTED,
-                   "%s: general.architecture is \"%.*s\", which this build does not know (known: "
-                   "%s)",
-                   path, (int)EA_MIN(name.n, (size_t)64), name.s, known);
+    return ea_fail(
+        err, EA_EUNSUPPORTED,
+        "%s: key 'general.architecture' is \"%.*s\", which this build does not know (known: "
+        "%s)",
+        path, (int)EA_MIN(name.n, (size_t)64), name.s, known);
 }
 
 /* A layer past block_count would be left out silently; and a vocabulary with more tokens than the
