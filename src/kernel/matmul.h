@@ -27,6 +27,9 @@ struct ea_q8_block {
     int16_t sum16[EA_Q8_ROWS][2];  /* sums of the two halves of q: |sum| <= 16 * 127 */
 };
 
+/* A block whose largest magnitude is below this counts as zero: 127 / max must stay finite. */
+#define EA_Q8_TINY 0x1p-100f
+
 static inline struct ea_q8_block *ea_acts_q8(const ea_acts *a, int row)
 {
     return a->q8 + (size_t)(row / EA_Q8_ROWS) * (size_t)(a->k_pad / EA_Q8_K);

@@ -1,13 +1,11 @@
 /* table.c: the kernels for AVX2 with FMA, F16C and BMI2. */
 #include "kernel/table.h"
 
+#include "kernel/avx2/matmul.h"
 #include "kernel/avx2/slots.h"
 
 const ea_kernel_table ea_kernel_avx2 = {
-    .rms_norm = ea_rms_norm__avx2,
-    .rope = ea_rope__avx2,
-    .silu_mul = ea_silu_mul__avx2,
-    .argmax = ea_argmax__avx2,
-    .kv_write = ea_kv_write__avx2,
-    .attention = ea_attention__avx2,
+#define EA_SLOT(name, ret, args, names) .name = ea_##name##__avx2,
+#define EA_MATMUL(name, dtype) .matmul_##name = &ea_matmul_##name##__avx2,
+#include "kernel/kernel_slots.def"
 };

@@ -10,6 +10,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "kernel/avx512/put.h"
 #include "quant/blocks.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -209,19 +210,6 @@ INLINE void block_rows(const ea_fmt f, const uint8_t *sb, int j, const ea_rows *
 
 /* ---- one tile times R rows ---- */
 
-/* Bias, old value, store. */
-INLINE void put(const ea_matmul_args *args, int tile, int r, __m512 acc)
-{
-    const int col = tile * EA_TILE_N, left = args->w->n - col;
-    const __mmask16 mask = left >= EA_TILE_N ? 0xffff : (__mmask16)((1u << left) - 1);
-    float *out = args->out + (size_t)r * args->ld + col;
-    if (args->bias)
-        acc = _mm512_add_ps(acc, _mm512_maskz_loadu_ps(mask, args->bias + col));
-    if (args->accumulate)
-        acc = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), acc);
-    _mm512_mask_storeu_ps(out, mask, acc);
-}
-
 /* Rows r .. r + n_rows - 1 of args; they lie in one group of four, or start at a group. */
 INLINE void tile_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int r, const int n_rows)
 {
@@ -248,7 +236,7 @@ INLINE void tile_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int 
         block_rows(f, sb, 0, &rows, n_rows, acc);
 #pragma GCC unroll 12
     for (int i = 0; i < n_rows; i++)
-        put(args, tile, r + i, acc[i]);
+        ea_put16__avx512(args, tile, r + i, acc[i]);
 }
 
 typedef void (*ea_tile_fn)(const ea_matmul_args *args, int tile, int r);
@@ -316,23 +304,22 @@ static void run(const ea_matmul_args *args, const ea_tile_fns *fns)
     }                                                                               \
     const ea_matmul_impl ea_matmul_##name##__avx512 = {&ea_layout_##name, run_##name};
 
+/* clang-format off */
 /*             codes      scales        k      zero blocks bytes */
-FORMAT(q4_0, CODES4, PLAIN, false, 8, 2, 256)
-FORMAT(iq4_nl, CODES4_NL, PLAIN, false, 128, 2, 256)
-FORMAT(q5_0, CODES5, PLAIN, false, 16, 2, 320)
-FORMAT(q8_0, CODES8, PLAIN, false, 128, 2, 512)
-FORMAT(q4_1, CODES4, MIN, false, 0, 1, 256)
-FORMAT(q5_1, CODES5, MIN, false, 0, 1, 320)
-FORMAT(q4_k, CODES4, MIN, true, 0, 8, 256)
-FORMAT(q5_k, CODES5, MIN, true, 0, 8, 320)
-FORMAT(q6_k, CODES6, SCALES16, true, 32, 8, 384)
-FORMAT(q3_k, CODES3, SCALES16, true, 4, 8, 192)
-FORMAT(q2_k, CODES2, SCALES16_MIN, true, 0, 8, 128)
+FORMAT(q4_0,   CODES4,    PLAIN,        false, 8,   2,     256)
+FORMAT(iq4_nl, CODES4_NL, PLAIN,        false, 128, 2,     256)
+FORMAT(q5_0,   CODES5,    PLAIN,        false, 16,  2,     320)
+FORMAT(q8_0,   CODES8,    PLAIN,        false, 128, 2,     512)
+FORMAT(q4_1,   CODES4,    MIN,          false, 0,   1,     256)
+FORMAT(q5_1,   CODES5,    MIN,          false, 0,   1,     320)
+FORMAT(q4_k,   CODES4,    MIN,          true,  0,   8,     256)
+FORMAT(q5_k,   CODES5,    MIN,          true,  0,   8,     320)
+FORMAT(q6_k,   CODES6,    SCALES16,     true,  32,  8,     384)
+FORMAT(q3_k,   CODES3,    SCALES16,     true,  4,   8,     192)
+FORMAT(q2_k,   CODES2,    SCALES16_MIN, true,  0,   8,     128)
+/* clang-format on */
 
 /* ---- activations ---- */
-
-/* ref/matmul.c: a smaller largest value counts as zero. */
-#define Q8_TINY 0x1p-100f
 
 void ea_acts_quantise__avx512(const ea_acts *a, int row)
 {
@@ -346,8 +333,8 @@ void ea_acts_quantise__avx512(const ea_acts *a, int row)
         const __m512 zero = _mm512_setzero_ps();
         const float amax = _mm512_reduce_max_ps(_mm512_max_ps(
             _mm512_max_ps(_mm512_abs_ps(v[0]), zero), _mm512_max_ps(_mm512_abs_ps(v[1]), zero)));
-        const float inv = amax >= Q8_TINY ? 127.0f / amax : 0;
-        const float d = amax >= Q8_TINY ? amax / 127.0f : 0;
+        const float inv = amax >= EA_Q8_TINY ? 127.0f / amax : 0;
+        const float d = amax >= EA_Q8_TINY ? amax / 127.0f : 0;
         int sum[2];
         for (int h = 0; h < 2; h++) {
             __m512 s = _mm512_mul_ps(v[h], _mm512_set1_ps(inv));

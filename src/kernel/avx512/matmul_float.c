@@ -5,10 +5,11 @@
 #include <immintrin.h>
 
 #include "kernel/avx512/matmul.h"
+#include "kernel/avx512/put.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-typedef enum ea_float_kind { KIND_F32 = 4, KIND_F16 = 2, KIND_BF16 = 3 } ea_float_kind;
+typedef enum ea_float_kind { KIND_F32, KIND_F16, KIND_BF16 } ea_float_kind;
 
 enum { MAX_TILES = 4, MAX_ROWS = 12 };
 
@@ -21,19 +22,6 @@ INLINE __m512 weights(const ea_float_kind kind, const uint8_t *tile, int i)
     if (kind == KIND_F16)
         return _mm512_cvtph_ps(h);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-/* Bias, old value, store. */
-INLINE void put(const ea_matmul_args *args, int tile, int r, __m512 acc)
-{
-    const int col = tile * EA_TILE_N, left = args->w->n - col;
-    const __mmask16 mask = left >= EA_TILE_N ? 0xffff : (__mmask16)((1u << left) - 1);
-    float *out = args->out + (size_t)r * args->ld + col;
-    if (args->bias)
-        acc = _mm512_add_ps(acc, _mm512_maskz_loadu_ps(mask, args->bias + col));
-    if (args->accumulate)
-        acc = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), acc);
-    _mm512_mask_storeu_ps(out, mask, acc);
 }
 
 /* n_tiles tiles from `tile` times n_rows rows from r. */
@@ -62,7 +50,7 @@ INLINE void tiles_rows(const ea_float_kind kind, const ea_matmul_args *args, int
     for (int t = 0; t < n_tiles; t++)
 #pragma GCC unroll 12
         for (int j = 0; j < n_rows; j++)
-            put(args, tile + t, r + j, acc[t][j]);
+            ea_put16__avx512(args, tile + t, r + j, acc[t][j]);
 }
 
 /* Few rows: tiles side by side; the last ones alone. */

@@ -8,9 +8,6 @@
 
 #include "quant/blocks.h"
 
-/* A block whose largest value is below this is taken as zero: 127 / amax must stay finite. */
-#define Q8_TINY 0x1p-100f
-
 void ea_acts_quantise__ref(const ea_acts *a, int row)
 {
     const float *x = ea_acts_row(a, row);
@@ -20,8 +17,8 @@ void ea_acts_quantise__ref(const ea_acts *a, int row)
         float amax = 0;
         for (int j = 0; j < EA_Q8_K; j++)
             amax = fabsf(x[j]) > amax ? fabsf(x[j]) : amax; /* NaN never wins */
-        float inv = amax >= Q8_TINY ? 127.0f / amax : 0;
-        float d = amax >= Q8_TINY ? amax / 127.0f : 0;
+        float inv = amax >= EA_Q8_TINY ? 127.0f / amax : 0;
+        float d = amax >= EA_Q8_TINY ? amax / 127.0f : 0;
         int sum[2] = {0, 0};
         for (int j = 0; j < EA_Q8_K; j++) {
             float v = x[j] * inv; /* NaN for NaN and, with an infinite amax, for infinities */
