@@ -199,7 +199,9 @@ static void compare_level(const problem *p, const ea_matrix *w, const output *wa
 {
     static output got;
     int t1 = w->n_tiles;
-    for (int rows = 1; rows <= 33; rows++) {
+    /* The reference has one row loop and is slow: fewer counts for it. */
+    bool slow = strcmp(level, "ref") == 0;
+    for (int rows = 1; rows <= 33; rows += slow && rows > 1 ? 15 : 1) {
         for (int row0 = 0; row0 < 4; row0++) {
             fill_canaries(&got);
             run(p, w, row0, rows, 0, t1, true, false, &got);
