@@ -25,8 +25,7 @@ enum {
     SPAN_PAGES = EA_ATTN_SPAN / EA_PAGE_TOKENS,
     PAGE_GROUPS = EA_PAGE_TOKENS / 16,
     SPAN_GROUPS = EA_ATTN_SPAN / 16,
-    /* floats of one query's row of scores; not a power of two, so that rows do not share cache sets
-     */
+    /* floats of one query's row of scores; no power of two, else rows would share cache sets */
     SCORE_STRIDE = EA_ATTN_SPAN + 16,
     MAX_BLOCKS = (EA_ATTN_QUERIES + BLOCK_QUERIES - 1) / BLOCK_QUERIES,
 };
@@ -61,46 +60,71 @@ typedef struct span_pages {
 VEC_INLINE void scores(const int nv, const int nq, const ea_f16 *const *k, const int *at,
                        int head_dim, const float *q, float *p, const char *const *fetch)
 {
+    // clang-format off
     v16 acc[BLOCK_QUERIES][WIDE];
-    UNROLL for (int i = 0; i < nq; i++) UNROLL for (int j = 0; j < nv; j++) acc[i][j] = v16_set1(0);
+    UNROLL
+    for (int i = 0; i < nq; i++)
+        UNROLL
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = v16_set1(0);
     for (int d = 0; d < head_dim; d++, q += nq) {
         v16 kd[WIDE];
-        UNROLL for (int j = 0; j < nv; j++)
-        {
+        UNROLL
+        for (int j = 0; j < nv; j++) {
             kd[j] = v16_load_f16(k[j] + d * 16);
             if (j % 2 == 0)
                 _mm_prefetch(fetch[j / 2] + (ptrdiff_t)d * 64, _MM_HINT_T1);
         }
-        UNROLL for (int i = 0; i < nq; i++) UNROLL for (int j = 0; j < nv; j++) acc[i][j] =
-            v16_fma(kd[j], v16_set1(q[i]), acc[i][j]);
+        UNROLL
+        for (int i = 0; i < nq; i++)
+            UNROLL
+            for (int j = 0; j < nv; j++)
+                acc[i][j] = v16_fma(kd[j], v16_set1(q[i]), acc[i][j]);
     }
-    UNROLL for (int i = 0; i < nq; i++) UNROLL for (int j = 0; j < nv; j++)
-        v16_store(p + i * SCORE_STRIDE + at[j], acc[i][j]);
+    UNROLL
+    for (int i = 0; i < nq; i++)
+        UNROLL
+        for (int j = 0; j < nv; j++)
+            v16_store(p + i * SCORE_STRIDE + at[j], acc[i][j]);
+    // clang-format on
 }
 
-#define EACH_NQ(CASE) \
-    CASE(1)           \
-    CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+/* M(number of queries, ...) for every size of block. */
+// clang-format off
+#define EACH_NQ6(M, ...)                                             \
+    M(1, __VA_ARGS__) M(2, __VA_ARGS__) M(3, __VA_ARGS__)            \
+    M(4, __VA_ARGS__) M(5, __VA_ARGS__) M(6, __VA_ARGS__)
+#if EA_ATTN_BLOCK == 12
+#define EACH_NQ(M, ...) EACH_NQ6(M, __VA_ARGS__)                     \
+    M(7, __VA_ARGS__) M(8, __VA_ARGS__) M(9, __VA_ARGS__)            \
+    M(10, __VA_ARGS__) M(11, __VA_ARGS__) M(12, __VA_ARGS__)
+#elif EA_ATTN_BLOCK == 6
+#define EACH_NQ EACH_NQ6
+#endif
+// clang-format on
 
-/* The same with the number of queries made a constant; at most `limit`, itself a constant. */
-VEC_INLINE void scores_nq(const int nv, const int limit, int nq, const ea_f16 *const *k,
-                          const int *at, int head_dim, const float *q, float *p,
-                          const char *const *fetch)
-{
-    switch (nq) {
-#define CASE(n)                                          \
+/* The same with the number of queries made a constant: one function for each number of groups. */
+#define SCORES(name, nv, limit)                                                               \
+    static __attribute__((noinline)) void name(int nq, const ea_f16 *const *k, const int *at, \
+                                               int head_dim, const float *q, float *p,        \
+                                               const char *const *fetch)                      \
+    {                                                                                         \
+        switch (nq) {                                                                         \
+            EACH_NQ(SCORES_CASE, nv, limit)                                                   \
+        }                                                                                     \
+    }
+#define SCORES_CASE(n, nv, limit)                        \
     case n:                                              \
-        if (n <= limit && n <= BLOCK_QUERIES)            \
+        if (n <= limit)                                  \
             scores(nv, n, k, at, head_dim, q, p, fetch); \
         break;
-        EACH_NQ(CASE)
-#undef CASE
-    }
-}
+
+SCORES(scores_wide, WIDE, WIDE_QUERIES)
+SCORES(scores_narrow, NARROW, BLOCK_QUERIES)
 
 /* Scores of one block at every page that one of its queries sees into. */
-static __attribute__((noinline)) void block_scores(const query_block *b, const span_block *s,
-                                                   const span_pages *pages, int head_dim, float *p)
+static void block_scores(const query_block *b, const span_block *s, const span_pages *pages,
+                         int head_dim, float *p)
 {
     const ea_f16 *k[SPAN_GROUPS];
     const char *fetch[SPAN_PAGES];
@@ -117,11 +141,9 @@ static __attribute__((noinline)) void block_scores(const query_block *b, const s
     int g = 0;
     if (b->n <= WIDE_QUERIES)
         for (; g + WIDE <= n; g += WIDE)
-            scores_nq(WIDE, WIDE_QUERIES, b->n, k + g, at + g, head_dim, b->q, p,
-                      fetch + g / PAGE_GROUPS);
+            scores_wide(b->n, k + g, at + g, head_dim, b->q, p, fetch + g / PAGE_GROUPS);
     for (; g + NARROW <= n; g += NARROW)
-        scores_nq(NARROW, BLOCK_QUERIES, b->n, k + g, at + g, head_dim, b->q, p,
-                  fetch + g / PAGE_GROUPS);
+        scores_narrow(b->n, k + g, at + g, head_dim, b->q, p, fetch + g / PAGE_GROUPS);
 }
 
 /* ---- weights ---- */
@@ -174,20 +196,24 @@ VEC_INLINE void value_step(const int nv, const int nq, const bool checked, bool 
                            const ea_f16 *v, const char *fetch, const span_block *s, const float *p,
                            v16 acc[][WIDE])
 {
+    // clang-format off
     v16 vd[WIDE];
-    UNROLL for (int j = 0; j < nv; j++)
-    {
+    UNROLL
+    for (int j = 0; j < nv; j++) {
         vd[j] = half ? v16_load_f16_half(v + 16 * j) : v16_load_f16(v + 16 * j);
         if (j % 2 == 0)
             _mm_prefetch(fetch + j * 32, _MM_HINT_T1);
     }
-    UNROLL for (int i = 0; i < nq; i++)
-    {
+    UNROLL
+    for (int i = 0; i < nq; i++) {
         if (checked && (t < s->lo[i] || t > s->hi[i]))
             continue;
         v16 w = v16_set1(p[i * SCORE_STRIDE + t]);
-        UNROLL for (int j = 0; j < nv; j++) acc[i][j] = v16_fma(vd[j], w, acc[i][j]);
+        UNROLL
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = v16_fma(vd[j], w, acc[i][j]);
     }
+    // clang-format on
 }
 
 /* nv vectors of the output from d on, for nq queries: this span's weighted sum of V, merged into
@@ -197,64 +223,84 @@ VEC_INLINE void values(const int nv, const int nq, bool half, const query_block 
                        const float *p)
 {
     v16 acc[BLOCK_QUERIES][WIDE];
-    UNROLL for (int i = 0; i < nq; i++) UNROLL for (int j = 0; j < nv; j++) acc[i][j] = v16_set1(0);
+    // clang-format off
+    UNROLL
+    for (int i = 0; i < nq; i++)
+        UNROLL
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = v16_set1(0);
+    // clang-format on
     for (int page = s->first / EA_PAGE_TOKENS; page <= s->last / EA_PAGE_TOKENS; page++) {
         if (!(s->pages >> page & 1))
             continue;
         int begin = page * EA_PAGE_TOKENS, end = EA_MIN(s->last + 1, begin + EA_PAGE_TOKENS);
         int t = EA_MAX(s->first, begin);
-        int all = EA_MIN(end, s->all_first), all_end = EA_MIN(end, s->all_last + 1);
+        ptrdiff_t row_bytes = head_dim * (ptrdiff_t)sizeof(ea_f16);
         const ea_f16 *v = pages->v[page] + (ptrdiff_t)(t - begin) * head_dim + d;
-        const char *fetch =
-            pages->next_k[page] + ((ptrdiff_t)(t - begin) * head_dim + d) * (ptrdiff_t)sizeof *v;
-        ptrdiff_t row = head_dim, row_bytes = row * (ptrdiff_t)sizeof *v;
-        for (; t < all; t++, v += row, fetch += row_bytes)
-            value_step(nv, nq, true, half, t, v, fetch, s, p, acc);
-        for (; t < all_end; t++, v += row, fetch += row_bytes)
-            value_step(nv, nq, false, half, t, v, fetch, s, p, acc);
-        for (; t < end; t++, v += row, fetch += row_bytes)
-            value_step(nv, nq, true, half, t, v, fetch, s, p, acc);
+        const char *fetch = pages->next_k[page] + (t - begin) * row_bytes + 2 * d;
+        while (t < end) {
+            if (t >= s->all_first && t <= s->all_last) {
+                int stop = EA_MIN(end, s->all_last + 1);
+                for (; t < stop; t++, v += head_dim, fetch += row_bytes)
+                    value_step(nv, nq, false, half, t, v, fetch, s, p, acc);
+            } else {
+                int stop = t < s->all_first ? EA_MIN(end, s->all_first) : end;
+                for (; t < stop; t++, v += head_dim, fetch += row_bytes)
+                    value_step(nv, nq, true, half, t, v, fetch, s, p, acc);
+            }
+        }
     }
     ptrdiff_t dim16 = EA_ATTN_DIM16(head_dim);
-    UNROLL for (int i = 0; i < nq; i++)
-    {
+    // clang-format off
+    UNROLL
+    for (int i = 0; i < nq; i++) {
         if (s->lo[i] > s->hi[i])
             continue;
         float *o = b->o + i * dim16 + d;
         v16 keep = v16_set1(s->keep[i]), add = v16_set1(s->add[i]);
-        UNROLL for (int j = 0; j < nv; j++)
+        UNROLL
+        for (int j = 0; j < nv; j++)
             v16_store(o + 16 * j, v16_fma(v16_load(o + 16 * j), keep, v16_mul(acc[i][j], add)));
     }
+    // clang-format on
 }
 
-VEC_INLINE void values_nq(const int nv, const int limit, bool half, const query_block *b,
-                          const span_block *s, const span_pages *pages, int head_dim, int d,
-                          const float *p)
-{
-    switch (b->n) {
-#define CASE(n)                                               \
+/* One function for each number of vectors, which picks the number of queries. */
+#define VALUES(name, nv, limit)                                                              \
+    static __attribute__((noinline)) void name(const query_block *b, const span_block *s,    \
+                                               const span_pages *pages, int head_dim, int d, \
+                                               const float *p)                               \
+    {                                                                                        \
+        bool half = (nv) == 1 && d + 16 > head_dim;                                          \
+        switch (b->n) {                                                                      \
+            EACH_NQ(VALUES_CASE, nv, limit)                                                  \
+        }                                                                                    \
+    }
+#define VALUES_CASE(n, nv, limit)                             \
     case n:                                                   \
-        if (n <= limit && n <= BLOCK_QUERIES)                 \
+        if (n <= limit)                                       \
             values(nv, n, half, b, s, pages, head_dim, d, p); \
         break;
-        EACH_NQ(CASE)
-#undef CASE
-    }
-}
 
-static __attribute__((noinline)) void block_values(const query_block *b, const span_block *s,
-                                                   const span_pages *pages, int head_dim,
-                                                   const float *p)
+VALUES(values_wide, WIDE, WIDE_QUERIES)
+VALUES(values_narrow, NARROW, BLOCK_QUERIES)
+#if EA_ATTN_SINGLE
+VALUES(values_single, 1, BLOCK_QUERIES)
+#else
+#define values_single values_narrow
+#endif
+
+static void block_values(const query_block *b, const span_block *s, const span_pages *pages,
+                         int head_dim, const float *p)
 {
     int d = 0;
     if (b->n <= WIDE_QUERIES)
         for (; d + 16 * WIDE <= head_dim; d += 16 * WIDE)
-            values_nq(WIDE, WIDE_QUERIES, false, b, s, pages, head_dim, d, p);
-    if (NARROW > 1)
-        for (; d + 16 * NARROW <= head_dim; d += 16 * NARROW)
-            values_nq(NARROW, BLOCK_QUERIES, false, b, s, pages, head_dim, d, p);
+            values_wide(b, s, pages, head_dim, d, p);
+    for (; d + 16 * NARROW <= head_dim; d += 16 * NARROW)
+        values_narrow(b, s, pages, head_dim, d, p);
     for (; d < head_dim; d += 16)
-        values_nq(1, BLOCK_QUERIES, d + 16 > head_dim, b, s, pages, head_dim, d, p);
+        values_single(b, s, pages, head_dim, d, p);
 }
 
 /* ---- the call ---- */

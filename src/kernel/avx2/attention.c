@@ -4,8 +4,10 @@
 #include "kernel/avx2/vec16.h"
 
 #define EA_ATTN_NAME ea_attention__avx2
+#define EA_ATTN_BLOCK 6
+#define EA_ATTN_SINGLE 0 /* values also take one vector alone */
 enum {
-    BLOCK_QUERIES = 6,
+    BLOCK_QUERIES = EA_ATTN_BLOCK,
     WIDE = 2, /* vectors at once for few queries: more chains, longer runs through memory */
     WIDE_QUERIES = 2,
     NARROW = 1,

@@ -5,8 +5,10 @@
 #include "kernel/avx512/vec16.h"
 
 #define EA_ATTN_NAME ea_attention__avx512
+#define EA_ATTN_BLOCK 12
+#define EA_ATTN_SINGLE 1 /* values also take one vector alone */
 enum {
-    BLOCK_QUERIES = 12,
+    BLOCK_QUERIES = EA_ATTN_BLOCK,
     WIDE = 4, /* vectors at once for few queries: more chains, longer runs through memory */
     WIDE_QUERIES = 6,
     NARROW = 2,
