@@ -120,7 +120,7 @@ static ea_status parse_rest(ea_call *call, chat_json *json, ea_http_error *e)
 
 static const ea_endpoint CHAT;
 
-ea_status ea_chat_parse(ea_call *call, ea_http_error *e)
+ea_status ea_server_parse_chat(ea_call *call, ea_http_error *e)
 {
     chat_json json = {0};
     call->endpoint = &CHAT;
@@ -136,11 +136,11 @@ ea_status ea_chat_parse(ea_call *call, ea_http_error *e)
 
 static void add_token_fields(const ea_call *call, ea_buf *out, ea_buf *text, ea_token_prob p)
 {
-    ea_token_text(call, p.token, text);
+    ea_server_token_text(call, p.token, text);
     ea_buf_puts(out, "{\"token\":");
     ea_buf_json_string(out, text->data ? text->data : "", text->n);
     ea_buf_puts(out, ",\"logprob\":");
-    ea_logprob_float(out, p.logprob);
+    ea_server_put_float(out, p.logprob);
     ea_buf_puts(out, ",\"bytes\":["); /* exact, also where the token is part of a character */
     for (size_t i = 0; i < text->n; i++)
         ea_buf_printf(out, "%s%u", i ? "," : "", (unsigned)(unsigned char)text->data[i]);
@@ -181,8 +181,8 @@ static void put_logprobs(ea_call *call, ea_choice *c, ea_buf *out)
 
 static void chunk_begin(ea_call *call, int i)
 {
-    ea_stream_chunk_begin(call);
-    ea_json_head(call, &call->out, CHAT.stream_object);
+    ea_sse_chunk_begin(call);
+    ea_server_put_head(call, &call->out, CHAT.stream_object);
     ea_buf_printf(&call->out, "\"choices\":[{\"index\":%d,\"delta\":{", i);
 }
 
@@ -198,10 +198,10 @@ static void chunk_end(ea_call *call, int i, const char *finish)
         ea_buf_puts(&call->out, ",\"usage\":null");
     } else if (finish && call->n_done == call->n_choices) {
         ea_buf_puts(&call->out, ",\"timings\":"); /* in the very last chunk */
-        ea_json_timings(call, &call->out);
+        ea_server_put_timings(call, &call->out);
     }
     ea_buf_putc(&call->out, '}');
-    ea_stream_chunk_end(call);
+    ea_sse_chunk_end(call);
 }
 
 static void begin(ea_call *call)
@@ -343,14 +343,14 @@ static void put_message(ea_call *call, int i)
 
 static void body(ea_call *call)
 {
-    ea_json_head(call, &call->out, CHAT.object);
+    ea_server_put_head(call, &call->out, CHAT.object);
     ea_buf_puts(&call->out, "\"choices\":[");
     for (int i = 0; i < call->n_choices; i++)
         put_message(call, i);
     ea_buf_puts(&call->out, "],\"usage\":");
-    ea_json_usage(call, &call->out);
+    ea_server_put_usage(call, &call->out);
     ea_buf_puts(&call->out, ",\"timings\":");
-    ea_json_timings(call, &call->out);
+    ea_server_put_timings(call, &call->out);
     ea_buf_putc(&call->out, '}');
 }
 

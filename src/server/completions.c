@@ -49,7 +49,7 @@ static ea_status ids_prompt(ea_call *call, const json_t *v, ea_prompt *p, ea_htt
         }
         p->tokens[i] = (int32_t)token;
         if (call->echo) {
-            ea_token_text(call, p->tokens[i], &text);
+            ea_server_token_text(call, p->tokens[i], &text);
             ea_buf_add(&p->echo, text.data, text.n);
         }
     }
@@ -126,7 +126,7 @@ static void add_first_tokens(ea_call *call)
 
 static const ea_endpoint COMPLETIONS;
 
-ea_status ea_completions_parse(ea_call *call, ea_http_error *e)
+ea_status ea_server_parse_completions(ea_call *call, ea_http_error *e)
 {
     call->endpoint = &COMPLETIONS;
     EA_TRY(ea_gen_parse(call, &call->gen, e));
@@ -152,7 +152,7 @@ ea_status ea_completions_parse(ea_call *call, ea_http_error *e)
 static void put_token(ea_call *call, ea_buf *out, int32_t token)
 {
     ea_buf text = EA_BUF_INIT;
-    ea_token_text(call, token, &text);
+    ea_server_token_text(call, token, &text);
     bool valid = true;
     for (size_t i = 0; i < text.n && valid;) {
         size_t len = ea_utf8_valid_len(text.data + i, text.n - i);
@@ -180,7 +180,7 @@ static void add_entry(ea_call *call, ea_choice *c, int32_t token, const float *l
     put_token(call, &c->lp_tokens, token);
     ea_buf_puts(&c->lp_values, comma);
     if (logprob)
-        ea_logprob_float(&c->lp_values, *logprob);
+        ea_server_put_float(&c->lp_values, *logprob);
     else
         ea_buf_puts(&c->lp_values, "null");
     ea_buf_printf(&c->lp_top, "%s%s", comma, logprob ? "{" : "null");
@@ -189,12 +189,12 @@ static void add_entry(ea_call *call, ea_choice *c, int32_t token, const float *l
             ea_buf_putc(&c->lp_top, ',');
         put_token(call, &c->lp_top, top[i].token);
         ea_buf_putc(&c->lp_top, ':');
-        ea_logprob_float(&c->lp_top, top[i].logprob);
+        ea_server_put_float(&c->lp_top, top[i].logprob);
     }
     if (logprob)
         ea_buf_putc(&c->lp_top, '}');
     ea_buf_printf(&c->lp_offsets, "%s%zu", comma, c->n_chars);
-    ea_token_text(call, token, &text);
+    ea_server_token_text(call, token, &text);
     for (size_t i = 0; i < text.n; i++) /* characters begin where a byte continues none */
         c->n_chars += ((unsigned char)text.data[i] & 0xc0) != 0x80;
     ea_buf_done(&text);
@@ -238,8 +238,8 @@ static void put_choice(ea_call *call, int i, const char *text, size_t n, const c
 
 static void chunk(ea_call *call, int i, const char *text, size_t n, const char *finish)
 {
-    ea_stream_chunk_begin(call);
-    ea_json_head(call, &call->out, COMPLETIONS.stream_object);
+    ea_sse_chunk_begin(call);
+    ea_server_put_head(call, &call->out, COMPLETIONS.stream_object);
     ea_buf_puts(&call->out, "\"choices\":[");
     put_choice(call, i, text, n, finish);
     ea_buf_putc(&call->out, ']');
@@ -247,10 +247,10 @@ static void chunk(ea_call *call, int i, const char *text, size_t n, const char *
         ea_buf_puts(&call->out, ",\"usage\":null");
     } else if (finish && call->n_done == call->n_choices) {
         ea_buf_puts(&call->out, ",\"timings\":");
-        ea_json_timings(call, &call->out);
+        ea_server_put_timings(call, &call->out);
     }
     ea_buf_putc(&call->out, '}');
-    ea_stream_chunk_end(call);
+    ea_sse_chunk_end(call);
 }
 
 static void begin(ea_call *call)
@@ -279,7 +279,7 @@ static void on_event(ea_call *call, int i, const ea_event *ev)
 
 static void body(ea_call *call)
 {
-    ea_json_head(call, &call->out, COMPLETIONS.object);
+    ea_server_put_head(call, &call->out, COMPLETIONS.object);
     ea_buf_puts(&call->out, "\"choices\":[");
     for (int i = 0; i < call->n_choices; i++) {
         ea_choice *c = &call->choices[i];
@@ -294,9 +294,9 @@ static void body(ea_call *call)
         ea_buf_done(&whole);
     }
     ea_buf_puts(&call->out, "],\"usage\":");
-    ea_json_usage(call, &call->out);
+    ea_server_put_usage(call, &call->out);
     ea_buf_puts(&call->out, ",\"timings\":");
-    ea_json_timings(call, &call->out);
+    ea_server_put_timings(call, &call->out);
     ea_buf_putc(&call->out, '}');
 }
 

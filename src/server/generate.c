@@ -110,8 +110,8 @@ ea_status ea_generate_start(ea_call *call, ea_http_error *e)
     if (ea_server_json_scan(call->body.data ? call->body.data : "", call->body.n, &call->fields,
                             &err) != EA_OK)
         return ea_server_refuse_status(e, err.code, err.text);
-    ea_status status =
-        call->route == EA_ROUTE_CHAT ? ea_chat_parse(call, e) : ea_completions_parse(call, e);
+    ea_status status = call->route == EA_ROUTE_CHAT ? ea_server_parse_chat(call, e)
+                                                    : ea_server_parse_completions(call, e);
     /* From here on only decoded things are needed; a body may be large and the answer long. */
     ea_server_json_done(&call->fields);
     ea_buf_done(&call->body);
@@ -216,7 +216,7 @@ void ea_generate_end(ea_call *call)
 
 /* ---- pieces of answers ---- */
 
-void ea_json_head(ea_call *call, ea_buf *out, const char *object)
+void ea_server_put_head(ea_call *call, ea_buf *out, const char *object)
 {
     ea_buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", call->id,
                   object, (long long)call->created);
@@ -226,7 +226,7 @@ void ea_json_head(ea_call *call, ea_buf *out, const char *object)
 
 /* Prompts are counted once however many answers they got; what the first answer of each found in
  * the cache is what the client's history saved. */
-void ea_json_usage(const ea_call *call, ea_buf *out)
+void ea_server_put_usage(const ea_call *call, ea_buf *out)
 {
     long long prompt = 0, cached = 0, generated = 0;
     for (int i = 0; i < call->n_choices; i++) {
@@ -250,7 +250,7 @@ static void add_rate(ea_buf *out, const char *name, double a, double b)
 }
 
 /* llama.cpp's keys; summed over the answers. */
-void ea_json_timings(const ea_call *call, ea_buf *out)
+void ea_server_put_timings(const ea_call *call, ea_buf *out)
 {
     double cached = 0, prompt = 0, generated = 0, prompt_ms = 0, generate_ms = 0;
     for (int i = 0; i < call->n_choices; i++) {
@@ -274,7 +274,7 @@ void ea_json_timings(const ea_call *call, ea_buf *out)
 
 /* Shortest decimal that reads back as the same float; JSON has no infinity, and a token that a bias
  * forbids has one. -9999 is what OpenAI writes for "not among the likely". */
-void ea_logprob_float(ea_buf *out, float value)
+void ea_server_put_float(ea_buf *out, float value)
 {
     if (!isfinite(value)) {
         ea_buf_puts(out, "-9999.0");
@@ -289,7 +289,7 @@ void ea_logprob_float(ea_buf *out, float value)
     ea_buf_puts(out, text);
 }
 
-void ea_token_text(const ea_call *call, int32_t token, ea_buf *out)
+void ea_server_token_text(const ea_call *call, int32_t token, ea_buf *out)
 {
     const ea_model *model = call->server->params.model;
     char small[256];

@@ -289,10 +289,10 @@ void ea_watcher_remove(ea_call *call);
 void ea_watcher_cancel_all(ea_server *s, int timeout_ms);
 
 /* chat.c, completions.c: read the body (call->fields is filled) and set gen, endpoint, prompts. */
-ea_status ea_chat_parse(ea_call *call, ea_http_error *e);
-ea_status ea_completions_parse(ea_call *call, ea_http_error *e);
-void ea_logprob_float(ea_buf *out, float value);
-void ea_token_text(const ea_call *call, int32_t token, ea_buf *out);
+ea_status ea_server_parse_chat(ea_call *call, ea_http_error *e);
+ea_status ea_server_parse_completions(ea_call *call, ea_http_error *e);
+void ea_server_put_float(ea_buf *out, float value);
+void ea_server_token_text(const ea_call *call, int32_t token, ea_buf *out);
 
 /* Field "logprobs" and its like were read: set what the engine is asked for. */
 void ea_gen_want_logprobs(ea_gen *gen, int n_top);
@@ -307,17 +307,17 @@ void ea_generate_cancel(ea_call *call);
 void ea_generate_feed(ea_call *call, const ea_buf *records);
 void ea_generate_end(ea_call *call); /* cancels what still runs; frees everything */
 /* Shared pieces of the answers. */
-void ea_json_head(ea_call *call, ea_buf *out, const char *object);
-void ea_json_usage(const ea_call *call, ea_buf *out);
-void ea_json_timings(const ea_call *call, ea_buf *out);
+void ea_server_put_head(ea_call *call, ea_buf *out, const char *object);
+void ea_server_put_usage(const ea_call *call, ea_buf *out);
+void ea_server_put_timings(const ea_call *call, ea_buf *out);
 /* Mark a choice as finished by a DONE event; false: the call failed (call->error). */
 bool ea_generate_finish(ea_call *call, int choice, const ea_event *event);
 
 /* stream.c */
-enum MHD_Result ea_stream_start(ea_call *call);
-/* "data: " + the rest that the caller adds + ea_stream_chunk_end. */
-void ea_stream_chunk_begin(ea_call *call);
-void ea_stream_chunk_end(ea_call *call);
+enum MHD_Result ea_sse_start(ea_call *call);
+/* "data: " + the rest that the caller adds + ea_sse_chunk_end. */
+void ea_sse_chunk_begin(ea_call *call);
+void ea_sse_chunk_end(ea_call *call);
 
 /* server.c */
 enum MHD_Result ea_server_reply(ea_call *call, int http, const char *type, ea_buf *body);

@@ -201,7 +201,7 @@ static ea_status get_agents(ea_call *call, ea_http_error *e)
 static void add_number(ea_buf *out, const char *name, float value)
 {
     ea_buf_printf(out, "\"%s\":", name);
-    ea_logprob_float(out, value);
+    ea_server_put_float(out, value);
     ea_buf_putc(out, ',');
 }
 

@@ -157,7 +157,7 @@ static enum MHD_Result dispatch_post(ea_call *call)
         MHD_set_connection_option(
             call->conn, MHD_CONNECTION_OPTION_TIMEOUT,
             (unsigned)(call->server->params.idle_timeout_s * STREAM_PATIENCE));
-        return ea_stream_start(call);
+        return ea_sse_start(call);
     }
     call->phase = EA_PHASE_WAITING;
     return wait_for_answer(call);
@@ -488,7 +488,10 @@ ea_status ea_server_start(ea_server *s, int *port, ea_error *err)
         close(fd);
         return status;
     }
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    /* poll and not epoll: in epoll mode (edge-triggered) libmicrohttpd 0.9.75 now and then misses
+     * an end of input that arrives together with the last bytes, and keeps the connection until its
+     * idle time is over. Sleeping connections are not in the polled set. */
+    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     unsigned n_threads = (unsigned)s->params.n_threads;
     s->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, s,

@@ -4,21 +4,21 @@
 
 #include <string.h>
 
-void ea_stream_chunk_begin(ea_call *call)
+void ea_sse_chunk_begin(ea_call *call)
 {
     ea_buf_puts(&call->out, "data: ");
 }
 
-void ea_stream_chunk_end(ea_call *call)
+void ea_sse_chunk_end(ea_call *call)
 {
     ea_buf_puts(&call->out, "\n\n");
 }
 
 static void add_error_event(ea_call *call)
 {
-    ea_stream_chunk_begin(call);
+    ea_sse_chunk_begin(call);
     ea_server_error_json(&call->out, &call->error);
-    ea_stream_chunk_end(call);
+    ea_sse_chunk_end(call);
     call->ended = true;
 }
 
@@ -28,12 +28,12 @@ static void after_feed(ea_call *call)
         add_error_event(call);
     } else if (call->n_done == call->n_choices) {
         if (call->gen.include_usage) { /* a chunk of its own, without choices */
-            ea_stream_chunk_begin(call);
-            ea_json_head(call, &call->out, call->endpoint->stream_object);
+            ea_sse_chunk_begin(call);
+            ea_server_put_head(call, &call->out, call->endpoint->stream_object);
             ea_buf_puts(&call->out, "\"choices\":[],\"usage\":");
-            ea_json_usage(call, &call->out);
+            ea_server_put_usage(call, &call->out);
             ea_buf_puts(&call->out, ",\"timings\":");
-            ea_json_timings(call, &call->out);
+            ea_server_put_timings(call, &call->out);
             ea_buf_puts(&call->out, "}\n\n");
         }
         ea_buf_puts(&call->out, "data: [DONE]\n\n");
@@ -92,7 +92,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max)
     }
 }
 
-enum MHD_Result ea_stream_start(ea_call *call)
+enum MHD_Result ea_sse_start(ea_call *call)
 {
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, call, NULL);

@@ -157,7 +157,8 @@ static void emit(ea_chat_parser *p, ea_chat_delta_kind kind, size_t n, ea_chat_d
 static void emit_call(ea_chat_parser *p, size_t n, ea_chat_delta_fn fn, void *user)
 {
     json_t *call = json_loadb(p->held.data, n, 0, NULL);
-    char *arguments = json_dumps(json_object_get(call, "arguments"), JSON_COMPACT | JSON_REAL_PRECISION(15));
+    char *arguments =
+        json_dumps(json_object_get(call, "arguments"), JSON_COMPACT | JSON_REAL_PRECISION(15));
     ea_chat_delta d = {.kind = EA_CHAT_TOOL_CALL,
                        .name = json_string_value(json_object_get(call, "name")),
                        .arguments = arguments,
