@@ -40,18 +40,45 @@ static const float *vector(const run *r, int tensor)
     return tensor < 0 ? NULL : r->d->weights->tensors[tensor].vec;
 }
 
-/* Tiles of a piece of matmul work: about 20 us of it, so that a claim costs nothing and the workers
- * still end together; an even number where `pairs`. Rates are this order of magnitude on any
- * machine: 10 bytes of weights and 60 multiply-adds a nanosecond. */
-static int piece_tiles(const run *r, const ea_matrix *m, int n_rows, int n_tiles, bool pairs)
+/* How a matmul's tiles are handed out: large pieces first (long runs through memory, activations
+ * read once for many tiles), then smaller ones, so that all workers end together. */
+typedef struct pieces {
+    int n_tiles;
+    int unit;         /* pieces are multiples of it: 2 where columns are used by whole 32-blocks */
+    int least, most;  /* tiles of a piece */
+    int index, first; /* the walk so far: piece `index` begins at tile `first` */
+} pieces;
+
+/* The smallest piece is about 5 us of work, so that claims cost nothing; 10 bytes of weights and 60
+ * multiply-adds a nanosecond are the right order of magnitude on any machine. */
+static pieces cut_pieces(const ea_matrix *m, int n_rows, int n_tiles, int unit, int most)
 {
     double read_ns = (double)m->tile_bytes / 10.0;
     double compute_ns = (double)n_rows * EA_TILE_N * m->k / 60.0;
-    double ns = EA_MAX(read_ns, compute_ns);
-    int by_time = (int)fmin(20000.0 / ns, 1e6);
-    int by_share = n_tiles / (r->worker->n * 6);
-    int n = EA_MAX(EA_MIN(by_time, by_share), 1);
-    return pairs ? (n + 1) / 2 * 2 : n;
+    double least = 5000.0 / EA_MAX(read_ns, compute_ns);
+    int units = (int)fmin(fmax(least, 1.0), n_tiles) / unit;
+    return (pieces){
+        .n_tiles = n_tiles, .unit = unit, .least = EA_MAX(units, 1) * unit, .most = most};
+}
+
+static int piece_size(const run *r, const pieces *p)
+{
+    int fair = (p->n_tiles - p->first) / (2 * r->worker->n * p->unit) * p->unit;
+    return EA_MIN(EA_MAX(fair, p->least), p->most);
+}
+
+/* Claim the next piece: tiles *tile0 .. *tile1 - 1. Pieces are the same for all workers, since each
+ * walks the same sequence up to the index that it claimed. */
+static bool claim_piece(const run *r, pieces *p, int *tile0, int *tile1)
+{
+    int index = ea_pool_claim(r->worker, 1);
+    for (; p->index < index && p->first < p->n_tiles; p->index++)
+        p->first += piece_size(r, p);
+    if (p->first >= p->n_tiles)
+        return false;
+    *tile0 = p->first;
+    *tile1 = EA_MIN(p->first + piece_size(r, p), p->n_tiles);
+    return true;
 }
 
 /* ---- operators ---- */
@@ -117,34 +144,33 @@ static void op_norm(const run *r, const ea_op *op)
     ea_pool_barrier(r->worker);
 }
 
+/* The tiles of all weights form one sequence. */
 static void op_matmul(const run *r, const ea_op *op)
 {
     const ea_cpu_device *d = r->d;
-    int n_rows = buffer_rows(r, op->u.matmul.in), n = op->u.matmul.n, n_tiles = 0;
-    int step[EA_PLAN_MAX_FAN], end[EA_PLAN_MAX_FAN], n_pieces = 0, piece;
-    for (int i = 0; i < n; i++)
-        n_tiles += d->weights->tensors[op->u.matmul.weight[i]].matrix.n_tiles;
-    for (int i = 0; i < n; i++) {
-        const ea_matrix *m = &d->weights->tensors[op->u.matmul.weight[i]].matrix;
-        step[i] = piece_tiles(r, m, n_rows, n_tiles, false);
-        end[i] = n_pieces += (m->n_tiles + step[i] - 1) / step[i];
-    }
-    while ((piece = ea_pool_claim(r->worker, 1)) < n_pieces) {
-        int i = 0;
-        while (piece >= end[i])
-            i++;
-        const ea_matrix *m = &d->weights->tensors[op->u.matmul.weight[i]].matrix;
-        const ea_cpu_buffer *out = &d->buffers[op->u.matmul.out[i]];
-        int tile0 = (piece - (i ? end[i - 1] : 0)) * step[i];
-        ea_matmul(&(ea_matmul_args){.w = m,
-                                    .x = input_acts(r, op->u.matmul.in),
-                                    .n_rows = n_rows,
-                                    .tile0 = tile0,
-                                    .tile1 = EA_MIN(tile0 + step[i], m->n_tiles),
-                                    .bias = vector(r, op->u.matmul.bias[i]),
-                                    .accumulate = op->u.matmul.accumulate,
-                                    .out = out->f32,
-                                    .ld = out->ld});
+    const ea_cpu_tensor *tensors = d->weights->tensors;
+    int n_rows = buffer_rows(r, op->u.matmul.in), n_tiles = 0, tile0, tile1;
+    for (int i = 0; i < op->u.matmul.n; i++)
+        n_tiles += tensors[op->u.matmul.weight[i]].matrix.n_tiles;
+    pieces p = cut_pieces(&tensors[op->u.matmul.weight[0]].matrix, n_rows, n_tiles, 1, n_tiles);
+    while (claim_piece(r, &p, &tile0, &tile1)) {
+        for (int i = 0, base = 0; i < op->u.matmul.n; i++) {
+            const ea_matrix *m = &tensors[op->u.matmul.weight[i]].matrix;
+            const ea_cpu_buffer *out = &d->buffers[op->u.matmul.out[i]];
+            int from = EA_MAX(tile0 - base, 0), to = EA_MIN(tile1 - base, m->n_tiles);
+            base += m->n_tiles;
+            if (from >= to)
+                continue;
+            ea_matmul(&(ea_matmul_args){.w = m,
+                                        .x = input_acts(r, op->u.matmul.in),
+                                        .n_rows = n_rows,
+                                        .tile0 = from,
+                                        .tile1 = to,
+                                        .bias = vector(r, op->u.matmul.bias[i]),
+                                        .accumulate = op->u.matmul.accumulate,
+                                        .out = out->f32,
+                                        .ld = out->ld});
+        }
     }
     ea_pool_barrier(r->worker);
 }
@@ -157,10 +183,9 @@ static void op_gate_up_silu(const run *r, const ea_op *op, const ea_op *silu)
     const ea_cpu_buffer *up = &d->buffers[silu->u.silu_mul.up];
     const ea_cpu_buffer *out = &d->buffers[silu->u.silu_mul.out];
     const ea_matrix *first = &d->weights->tensors[op->u.matmul.weight[0]].matrix;
-    int n_rows = buffer_rows(r, op->u.matmul.in), tile0;
-    int step = piece_tiles(r, first, 2 * n_rows, first->n_tiles, true);
-    while ((tile0 = ea_pool_claim(r->worker, step)) < first->n_tiles) {
-        int tile1 = EA_MIN(tile0 + step, first->n_tiles);
+    int n_rows = buffer_rows(r, op->u.matmul.in), tile0, tile1;
+    pieces p = cut_pieces(first, n_rows, first->n_tiles, 2, first->n_tiles + 1);
+    while (claim_piece(r, &p, &tile0, &tile1)) {
         for (int i = 0; i < 2; i++) {
             const ea_cpu_buffer *to = i == 0 ? gate : up;
             ea_matmul(&(ea_matmul_args){.w = &d->weights->tensors[op->u.matmul.weight[i]].matrix,
@@ -363,11 +388,9 @@ static void op_logits(const run *r, const ea_op *op)
 {
     const ea_cpu_device *d = r->d;
     const ea_matrix *m = &d->weights->tensors[op->u.logits.weight].matrix;
-    int step =
-        EA_MIN(piece_tiles(r, m, d->n_slots, m->n_tiles, false), EA_CPU_LOGIT_COLS / EA_TILE_N);
-    int tile0;
-    while ((tile0 = ea_pool_claim(r->worker, step)) < m->n_tiles) {
-        int tile1 = EA_MIN(tile0 + step, m->n_tiles);
+    int tile0, tile1;
+    pieces p = cut_pieces(m, d->n_slots, m->n_tiles, 1, EA_CPU_LOGIT_COLS / EA_TILE_N);
+    while (claim_piece(r, &p, &tile0, &tile1)) {
         if (d->n_logit_rows > 0)
             logits_piece(r, op, tile0, tile1, 0, d->n_logit_rows,
                          d->logits + (size_t)tile0 * EA_TILE_N, (size_t)m->n);
