@@ -13,6 +13,10 @@ static const double START_SIGMA[EA_COST_N] = {50, 20, 5, 5};
 static const double ATTN_UNIT = 1000;
 /* Share of START_SIGMA by which a weight may drift in one step. */
 static const double DRIFT = 0.002;
+/* So many clipped steps in a row are no accident: the machine has changed, and the weights may
+ * drift by more until they fit again. */
+enum { BELIEVE = 3 };
+static const double SURPRISE = 0.1;
 /* Chunk before anything was measured; the doubling rule starts from it. */
 enum { FIRST_ROWS = 16 };
 
@@ -51,9 +55,10 @@ void ea_cost_update(ea_cost *cost, const ea_cost_load *load, double ms)
 {
     double x[EA_COST_N], px[EA_COST_N], s = 0, predicted = estimate(cost, load);
     features(load, x);
+    double drift = cost->n_clipped >= BELIEVE ? SURPRISE : DRIFT;
     for (int i = 0; i < EA_COST_N; i++) {
         double limit = START_SIGMA[i] * START_SIGMA[i];
-        cost->p[i][i] = fmin(cost->p[i][i] + limit * DRIFT * DRIFT, limit);
+        cost->p[i][i] = fmin(cost->p[i][i] + limit * drift * drift, limit);
     }
     for (int i = 0; i < EA_COST_N; i++) {
         px[i] = 0;
@@ -65,8 +70,9 @@ void ea_cost_update(ea_cost *cost, const ea_cost_load *load, double ms)
     double noise = 0.1 * ms + 0.2, error = ms - predicted;
     s += noise * noise;
     /* The first steps may be far off for good reason; later three sigmas are enough. */
-    if (cost->n_updates >= 8)
-        error = fmax(-3 * sqrt(s), fmin(3 * sqrt(s), error));
+    double most = cost->n_updates >= 8 ? 3 * sqrt(s) : INFINITY;
+    cost->n_clipped = fabs(error) > most ? cost->n_clipped + 1 : 0;
+    error = fmax(-most, fmin(most, error));
     for (int i = 0; i < EA_COST_N; i++)
         cost->w[i] = fmax(cost->w[i] + px[i] / s * error, 0);
     for (int i = 0; i < EA_COST_N; i++)

@@ -2,10 +2,10 @@
  *
  * Model: T = w0 + w1 * rows + w2 * attention tokens + w3 * rows that want logits, in milliseconds;
  * w by a Kalman filter whose state drifts slowly (so it follows a machine that gets busy) with
- * clipped innovations (so one stolen time slice does not spoil it). Before there is data, and
- * wherever the model would have to extrapolate, the number of rows may at most double from one step
- * to the next. A recent under-estimate raises all estimates for a while. Pure state, no clock of
- * its own. */
+ * clipped innovations (so one stolen time slice does not spoil it; several in a row are believed).
+ * Before there is data, and wherever the model would have to extrapolate, the number of rows may at
+ * most double from one step to the next. A recent under-estimate raises all estimates for a while.
+ * Pure state, no clock of its own. */
 #ifndef EA_ENGINE_COST_H
 #define EA_ENGINE_COST_H
 
@@ -24,7 +24,7 @@ typedef struct ea_cost {
     double p[EA_COST_N][EA_COST_N]; /* covariance of w */
     double caution;                 /* >= 1: factor on estimates */
     int max_rows_seen;
-    int n_updates;
+    int n_updates, n_clipped; /* n_clipped: in a row */
 } ea_cost;
 
 void ea_cost_init(ea_cost *cost);

@@ -240,11 +240,12 @@ void ea_engine_check(const ea_engine *e)
     EA_ASSERT(e->n_active + e->n_free_seqs == e->n_parallel);
     for (int i = 0; i < e->n_active; i++) {
         const ea_request *r = e->active[i];
+        bool ends = r->max_tokens == 0 || atomic_load_explicit(&r->cancel, memory_order_relaxed);
         seqs[i] = &e->seqs[r->seq];
         EA_ASSERT(i == 0 || e->active[i - 1]->link.serial < r->link.serial);
         EA_ASSERT(r->phase == EA_AGENT_PREFILL || r->phase == EA_AGENT_RUNNING);
-        EA_ASSERT(seqs[i]->n_tokens < r->n_tokens || r->max_tokens == 0);
-        EA_ASSERT(r->phase != EA_AGENT_RUNNING || seqs[i]->n_tokens == r->n_tokens - 1);
+        EA_ASSERT(seqs[i]->n_tokens < r->n_tokens || ends);
+        EA_ASSERT(r->phase != EA_AGENT_RUNNING || ends || seqs[i]->n_tokens == r->n_tokens - 1);
         if (e->queue.first)
             EA_ASSERT(r->link.serial < e->queue.first->serial);
     }

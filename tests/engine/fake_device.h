@@ -20,7 +20,8 @@ enum { FAKE_EOG = 0 }; /* token that ends a generation */
  */
 typedef struct fake_world {
     int n_vocab, page_tokens, n_pages, max_rows, max_logit_rows;
-    int eog_every; /* one token in this many is FAKE_EOG; 0 = none */
+    int check_every; /* chains are read back at every such step; 1 but for tests of time */
+    int eog_every;   /* one token in this many is FAKE_EOG; 0 = none */
     /* Cost of a step on the fake clock. */
     uint64_t base_ns, row_ns, attn_ns, out_ns;
     uint64_t real_ns; /* time to sleep in a step, for tests of threads */
