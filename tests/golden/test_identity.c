@@ -102,6 +102,33 @@ static void check_threads_and_chunks(const fixture *f)
     }
 }
 
+/* Rows that want nothing are left out of the last layer, but for their K and V: prompts of which
+ * only some row is wanted, or none. */
+static void check_unwanted_rows(const fixture *f)
+{
+    static ea_row rows[MAX_ROWS];
+    ea_device *dev = test_device(&f->m, 2, N_PAGES, MAX_ROWS, MAX_ROWS);
+    for (int n = 1; n <= 100; n += n < 10 ? 1 : 30)
+        for (int wanted = -1; wanted < n; wanted += n < 10 ? 1 : 29) {
+            test_seq seq;
+            test_seq_init(&seq, 0, 1, PAGES_A_SEQ);
+            ea_seq table = {seq.pages, seq.n_pages};
+            ea_batch batch = {rows, n, &table, 1};
+            ea_error err = {0};
+            for (int i = 0; i < n; i++)
+                rows[i] = (ea_row){.token = f->tokens[i],
+                                   .pos = {i, i, i},
+                                   .parent = -1,
+                                   .want = i == wanted ? EA_WANT_LOGITS : EA_WANT_NONE};
+            assert_ok(dev->ops->step(dev, &batch, &err), &err);
+            if (wanted >= 0)
+                check_row(f, wanted, &rows[wanted], "only one row wanted of", n);
+            seq.n_tokens = n;
+            feed_and_check(f, dev, &seq, 2, "after a prompt with one row wanted", wanted);
+        }
+    ea_device_destroy(dev);
+}
+
 /* Pages in any order, and a page table that continues on copies of another's pages. */
 static void check_pages(const fixture *f)
 {
@@ -212,6 +239,7 @@ static void check_model(const char *spec)
     fixture f;
     open_fixture(&f, spec);
     check_threads_and_chunks(&f);
+    check_unwanted_rows(&f);
     check_pages(&f);
     check_among_others(&f);
     check_argmax(&f);

@@ -141,6 +141,7 @@ static ea_status scan_ops(ea_cpu_device *d, ea_error *err)
         const ea_op *op = &plan->ops[i];
         switch (op->kind) {
         case EA_OP_NORM: d->buffers[op->u.norm.out].private = true; break;
+        case EA_OP_ROPE_KV: d->last_kv_op = i; break;
         case EA_OP_MATMUL:
             for (int j = 0; j < op->u.matmul.n; j++)
                 if (ea_matrix_wants_q8(&d->weights->tensors[op->u.matmul.weight[j]].matrix))
@@ -331,8 +332,14 @@ static void make_slots(ea_cpu_device *d, ea_batch *batch)
     for (int i = n_logits; i < d->argmax_slot0 && i < d->n_slots; i++)
         d->slot_row[i] = -1;
     int logit_slot = 0, argmax_slot = d->argmax_slot0;
+    d->needed_row0 = d->needed_row1 = 0;
     for (int i = 0; i < batch->n_rows; i++) {
         ea_row *row = &batch->rows[i];
+        if (row->want != EA_WANT_NONE) {
+            if (d->needed_row1 == 0)
+                d->needed_row0 = i / 4 * 4;
+            d->needed_row1 = i + 1;
+        }
         row->argmax = -1;
         row->logits = NULL;
         if (row->want == EA_WANT_LOGITS) {

@@ -17,22 +17,31 @@ typedef struct run {
     ea_cpu_device *d;
     const ea_worker *worker;
     ea_cpu_worker *own;
+    int row0, row1; /* rows that operators work on: all, or after the last KV write those that are
+                       still needed; row0 is a multiple of 4 */
 } run;
 
 /* ---- helpers ---- */
 
-static int buffer_rows(const run *r, int buffer)
+/* First row and number of rows to work on in a buffer. */
+static int buffer_row0(const run *r, int buffer)
 {
-    return r->d->buffers[buffer].wanted ? r->d->n_slots : r->d->n_rows;
+    return r->d->buffers[buffer].wanted ? 0 : r->row0;
 }
 
-/* A matmul's input: the worker's own copy where small steps keep one. */
-static const ea_acts *input_acts(const run *r, int buffer)
+static int buffer_rows(const run *r, int buffer)
+{
+    return r->d->buffers[buffer].wanted ? r->d->n_slots : r->row1 - r->row0;
+}
+
+/* A matmul's input, and where in it those rows begin: small steps keep it per worker, where a norm
+ * writes it. */
+static const ea_acts *input_acts(const run *r, int buffer, int *row0)
 {
     const ea_cpu_buffer *b = &r->d->buffers[buffer];
-    if (b->private && buffer_rows(r, buffer) <= EA_CPU_PRIVATE_ROWS)
-        return &r->own->acts[buffer];
-    return &b->acts;
+    bool own = b->private && buffer_rows(r, buffer) <= EA_CPU_PRIVATE_ROWS;
+    *row0 = own ? 0 : buffer_row0(r, buffer);
+    return own ? &r->own->acts[buffer] : &b->acts;
 }
 
 static const float *vector(const run *r, int tensor)
@@ -117,30 +126,32 @@ static void op_embed(const run *r, const ea_op *op)
     ea_pool_barrier(r->worker);
 }
 
-static void norm_row(const run *r, const ea_op *op, const ea_acts *out, int i)
+/* Row `row` of the output buffer to row `to` of out. */
+static void norm_row(const run *r, const ea_op *op, const ea_acts *out, int to, int row)
 {
-    const ea_cpu_buffer *to = &r->d->buffers[op->u.norm.out];
+    const ea_cpu_buffer *out_buffer = &r->d->buffers[op->u.norm.out];
     const ea_cpu_buffer *from = &r->d->buffers[op->u.norm.in];
-    int row = to->wanted && !from->wanted ? r->d->slot_row[i] : i;
+    if (out_buffer->wanted && !from->wanted)
+        row = r->d->slot_row[row];
     if (row < 0)
         return; /* the gap between the slots */
-    ea_rms_norm(ea_acts_row(out, i), from->f32 + (size_t)row * from->ld,
+    ea_rms_norm(ea_acts_row(out, to), from->f32 + (size_t)row * from->ld,
                 vector(r, op->u.norm.weight), out->k, op->u.norm.eps);
-    if (to->q8)
-        ea_acts_quantise(out, i);
+    if (out_buffer->q8)
+        ea_acts_quantise(out, to);
 }
 
 static void op_norm(const run *r, const ea_op *op)
 {
-    int n = buffer_rows(r, op->u.norm.out), i;
-    const ea_acts *out = input_acts(r, op->u.norm.out);
+    int n = buffer_rows(r, op->u.norm.out), row0 = buffer_row0(r, op->u.norm.out), to0, i;
+    const ea_acts *out = input_acts(r, op->u.norm.out, &to0);
     if (n <= EA_CPU_PRIVATE_ROWS) {
         for (i = 0; i < n; i++)
-            norm_row(r, op, out, i);
+            norm_row(r, op, out, to0 + i, row0 + i);
         return;
     }
     while ((i = ea_pool_claim(r->worker, 1)) < n)
-        norm_row(r, op, out, i);
+        norm_row(r, op, out, to0 + i, row0 + i);
     ea_pool_barrier(r->worker);
 }
 
@@ -149,9 +160,11 @@ static void op_matmul(const run *r, const ea_op *op)
 {
     const ea_cpu_device *d = r->d;
     const ea_cpu_tensor *tensors = d->weights->tensors;
-    int n_rows = buffer_rows(r, op->u.matmul.in), n_tiles = 0, tile0, tile1;
+    int n_rows = buffer_rows(r, op->u.matmul.in), row0, n_tiles = 0, tile0, tile1;
+    const ea_acts *x = input_acts(r, op->u.matmul.in, &row0);
     for (int i = 0; i < op->u.matmul.n; i++)
         n_tiles += tensors[op->u.matmul.weight[i]].matrix.n_tiles;
+    size_t out_row0 = (size_t)buffer_row0(r, op->u.matmul.in);
     pieces p = cut_pieces(&tensors[op->u.matmul.weight[0]].matrix, n_rows, n_tiles, 1, n_tiles);
     while (claim_piece(r, &p, &tile0, &tile1)) {
         for (int i = 0, base = 0; i < op->u.matmul.n; i++) {
@@ -162,13 +175,14 @@ static void op_matmul(const run *r, const ea_op *op)
             if (from >= to)
                 continue;
             ea_matmul(&(ea_matmul_args){.w = m,
-                                        .x = input_acts(r, op->u.matmul.in),
+                                        .x = x,
+                                        .row0 = row0,
                                         .n_rows = n_rows,
                                         .tile0 = from,
                                         .tile1 = to,
                                         .bias = vector(r, op->u.matmul.bias[i]),
                                         .accumulate = op->u.matmul.accumulate,
-                                        .out = out->f32,
+                                        .out = out->f32 + out_row0 * out->ld,
                                         .ld = out->ld});
         }
     }
@@ -183,13 +197,16 @@ static void op_gate_up_silu(const run *r, const ea_op *op, const ea_op *silu)
     const ea_cpu_buffer *up = &d->buffers[silu->u.silu_mul.up];
     const ea_cpu_buffer *out = &d->buffers[silu->u.silu_mul.out];
     const ea_matrix *first = &d->weights->tensors[op->u.matmul.weight[0]].matrix;
-    int n_rows = buffer_rows(r, op->u.matmul.in), tile0, tile1;
+    int n_rows = buffer_rows(r, op->u.matmul.in), x_row0, tile0, tile1;
+    const ea_acts *x = input_acts(r, op->u.matmul.in, &x_row0);
+    size_t row0 = (size_t)buffer_row0(r, op->u.matmul.in);
     pieces p = cut_pieces(first, n_rows, first->n_tiles, 2, first->n_tiles + 1);
     while (claim_piece(r, &p, &tile0, &tile1)) {
         for (int i = 0; i < 2; i++) {
             const ea_cpu_buffer *to = i == 0 ? gate : up;
             ea_matmul(&(ea_matmul_args){.w = &d->weights->tensors[op->u.matmul.weight[i]].matrix,
-                                        .x = input_acts(r, op->u.matmul.in),
+                                        .x = x,
+                                        .row0 = x_row0,
                                         .n_rows = n_rows,
                                         .tile0 = tile0,
                                         .tile1 = tile1,
@@ -198,12 +215,11 @@ static void op_gate_up_silu(const run *r, const ea_op *op, const ea_op *silu)
                                         .ld = to->ld});
         }
         int col0 = tile0 * EA_TILE_N, n_cols = EA_MIN(tile1 * EA_TILE_N, first->n) - col0;
-        for (int row = 0; row < n_rows; row++) {
-            ea_silu_mul(out->f32 + (size_t)row * out->ld + col0,
-                        gate->f32 + (size_t)row * gate->ld + col0,
-                        up->f32 + (size_t)row * up->ld + col0, n_cols);
+        for (size_t row = row0; row < row0 + (size_t)n_rows; row++) {
+            ea_silu_mul(out->f32 + row * out->ld + col0, gate->f32 + row * gate->ld + col0,
+                        up->f32 + row * up->ld + col0, n_cols);
             if (out->q8)
-                ea_acts_quantise_cols(&out->acts, row, col0, n_cols);
+                ea_acts_quantise_cols(&out->acts, (int)row, col0, n_cols);
         }
     }
     ea_pool_barrier(r->worker);
@@ -339,6 +355,8 @@ static void op_attention(const run *r, const ea_op *op, const ea_op *rope)
             rope_queries(r, rope, span->row0 + i, head0, n_heads);
             rope_and_write(r, rope, span->row0 + i, kv_head);
         }
+        if (span->row0 >= r->row1 || span->row0 + span->n_rows <= r->row0)
+            continue; /* only its K and V were needed */
         attention_item(r, op, span, kv_head, head0, n_heads);
         for (int i = 0; i < span->n_rows && quantise; i++)
             ea_acts_quantise_cols(&out->acts, span->row0 + i, head0 * g->head_dim, cols);
@@ -346,9 +364,9 @@ static void op_attention(const run *r, const ea_op *op, const ea_op *rope)
     ea_pool_barrier(r->worker);
     if (!out->q8 || quantise)
         return;
-    int row;
-    while ((row = ea_pool_claim(r->worker, 1)) < d->n_rows)
-        ea_acts_quantise(&out->acts, row);
+    int i;
+    while ((i = ea_pool_claim(r->worker, 1)) < r->row1 - r->row0)
+        ea_acts_quantise(&out->acts, r->row0 + i);
     ea_pool_barrier(r->worker);
 }
 
@@ -373,9 +391,11 @@ static void logits_piece(const run *r, const ea_op *op, int tile0, int tile1, in
     part.data += (size_t)tile0 * m->tile_bytes;
     part.n_tiles = tile1 - tile0;
     part.n = EA_MIN(tile1 * EA_TILE_N, m->n) - token0;
+    int row0;
+    const ea_acts *x = input_acts(r, op->u.logits.in, &row0);
     ea_matmul(&(ea_matmul_args){.w = &part,
-                                .x = input_acts(r, op->u.logits.in),
-                                .row0 = slot0,
+                                .x = x,
+                                .row0 = row0 + slot0,
                                 .n_rows = slot1 - slot0,
                                 .tile1 = part.n_tiles,
                                 .out = out,
@@ -405,9 +425,13 @@ void ea_cpu_run(const ea_worker *worker, void *arg)
 {
     ea_cpu_device *d = arg;
     const ea_plan *plan = d->plan;
-    run r = {d, worker, &d->workers[worker->index]};
+    run r = {d, worker, &d->workers[worker->index], 0, d->n_rows};
     for (int i = 0; i < plan->n_ops; i++) {
         const ea_op *op = &plan->ops[i];
+        if (i == d->last_kv_op + 1) {
+            r.row0 = d->needed_row0;
+            r.row1 = d->needed_row1;
+        }
         switch (op->kind) {
         case EA_OP_EMBED: op_embed(&r, op); break;
         case EA_OP_NORM: op_norm(&r, op); break;
@@ -420,10 +444,9 @@ void ea_cpu_run(const ea_worker *worker, void *arg)
         case EA_OP_ROPE_KV: op_rope_kv(&r, op); break;
         case EA_OP_ATTENTION: op_attention(&r, op, &plan->ops[i - 1]); break;
         case EA_OP_SILU_MUL: break; /* fused, see scan_ops */
-        case EA_OP_LOGITS:
-            if (d->n_slots > 0)
-                op_logits(&r, op);
-            break;
+        case EA_OP_LOGITS: op_logits(&r, op); break;
         }
+        if (i > d->last_kv_op && d->n_slots == 0)
+            return; /* its attention wrote K and V: nobody wants more */
     }
 }

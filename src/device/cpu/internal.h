@@ -99,6 +99,9 @@ typedef struct ea_cpu_device {
     ea_cpu_span *spans; /* [max_rows], of the first KV group's span_rows */
     int n_spans;
     bool fused_rope; /* every sequence is one span: attention items write their own K and V */
+    /* After the last layer's K and V only rows that want something matter: work goes on with the
+     * rows from the first of them (down to a multiple of 4) to the last. */
+    int last_kv_op, needed_row0, needed_row1;
     /* Rows that want something, by slot: those that want logits first, then (from a multiple of 4,
      * as matmul likes it) those that want the argmax only; -1 in the gap. */
     int32_t *slot_row; /* [max_slots] */
