@@ -105,6 +105,8 @@ static ea_status submit_all(ea_call *call, ea_http_error *e)
 ea_status ea_generate_start(ea_call *call, ea_http_error *e)
 {
     ea_error err = {0};
+    if (!ea_watcher_enter(call))
+        return ea_server_refuse_status(e, EA_ECLOSED, "the server is shutting down");
     if (call->body.failed)
         return no_memory(e);
     if (ea_server_json_scan(call->body.data ? call->body.data : "", call->body.n, &call->fields,
@@ -189,7 +191,7 @@ void ea_generate_feed(ea_call *call, const ea_buf *records)
 
 void ea_generate_end(ea_call *call)
 {
-    ea_watcher_remove(call);
+    ea_watcher_leave(call);
     if (call->inbox)
         ea_inbox_close(call->inbox);
     ea_generate_cancel(call);

@@ -220,6 +220,7 @@ struct ea_call {
     ea_http_error error; /* of a failed one */
 
     int fd;
+    bool entered;      /* counted in n_entered */
     uint64_t watch_id; /* 0: not listed */
     ea_call *next, *prev;
 };
@@ -253,6 +254,7 @@ struct ea_server {
     pthread_mutex_t lock; /* the list below */
     pthread_cond_t drained;
     ea_call *calls;
+    int n_entered; /* calls between their body and their end, listed or not */
     uint64_t next_watch_id;
     bool stopping;
 };
@@ -282,10 +284,12 @@ void ea_server_count_usage(ea_server *s, const ea_usage *usage);
 /* watcher.c */
 ea_status ea_watcher_start(ea_server *s, ea_error *err);
 void ea_watcher_stop(ea_server *s);
+/* A call begins to generate: stopping waits for it to end. False: the server stops already. */
+bool ea_watcher_enter(ea_call *call);
 /* List a call whose requests are submitted; false: the server stops. */
 bool ea_watcher_add(ea_call *call);
-void ea_watcher_remove(ea_call *call);
-/* Cancel and wake every listed call, and wait up to timeout_ms for them to end. */
+void ea_watcher_leave(ea_call *call); /* unlists; fine for calls that never entered */
+/* Cancel and wake every listed call, and wait up to timeout_ms for all that entered to end. */
 void ea_watcher_cancel_all(ea_server *s, int timeout_ms);
 
 /* chat.c, completions.c: read the body (call->fields is filled) and set gen, endpoint, prompts. */

@@ -137,8 +137,8 @@ static ea_status scan_word(scan *s, const char *word)
 
 static ea_status scan_value(scan *s, ea_json_object *out);
 
-/* key: the literal with its quotes. Escapes are decoded only for ASCII: no key of ours has others,
- * and a key that stays unknown is ignored in any case. */
+/* key: the literal with its quotes. \u is decoded only for ASCII: no key of ours has others, and a
+ * key that stays unknown is ignored in any case. */
 static void decode_key(const char *key, size_t n, char out[static 48])
 {
     size_t at = 0;
@@ -153,6 +153,10 @@ static void decode_key(const char *key, size_t n, char out[static 48])
                     code = code * 16 + (unsigned)(h <= '9' ? h - '0' : (h | 0x20) - 'a' + 10);
                 }
                 c = code >= 0x20 && code < 0x7f ? (char)code : '?';
+            } else {
+                static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
+                const char *which = strchr(from, c);
+                c = which ? to[which - from] : c;
             }
         }
         out[at++] = c;

@@ -101,6 +101,16 @@ void ea_watcher_stop(ea_server *s)
     s->watch_epoll = s->watch_wake = -1;
 }
 
+bool ea_watcher_enter(ea_call *call)
+{
+    ea_server *s = call->server;
+    pthread_mutex_lock(&s->lock);
+    call->entered = !s->stopping;
+    s->n_entered += call->entered;
+    pthread_mutex_unlock(&s->lock);
+    return call->entered;
+}
+
 bool ea_watcher_add(ea_call *call)
 {
     ea_server *s = call->server;
@@ -123,12 +133,9 @@ bool ea_watcher_add(ea_call *call)
     return ok;
 }
 
-void ea_watcher_remove(ea_call *call)
+static void unlist(ea_call *call)
 {
     ea_server *s = call->server;
-    if (!call->watch_id)
-        return;
-    pthread_mutex_lock(&s->lock);
     epoll_ctl(s->watch_epoll, EPOLL_CTL_DEL, call->fd, NULL);
     if (call->prev)
         call->prev->next = call->next;
@@ -137,7 +144,18 @@ void ea_watcher_remove(ea_call *call)
     if (call->next)
         call->next->prev = call->prev;
     call->watch_id = 0;
-    if (!s->calls)
+}
+
+void ea_watcher_leave(ea_call *call)
+{
+    ea_server *s = call->server;
+    if (!call->entered)
+        return;
+    pthread_mutex_lock(&s->lock);
+    if (call->watch_id)
+        unlist(call);
+    call->entered = false;
+    if (--s->n_entered == 0)
         pthread_cond_broadcast(&s->drained);
     pthread_mutex_unlock(&s->lock);
 }
@@ -158,7 +176,7 @@ void ea_watcher_cancel_all(ea_server *s, int timeout_ms)
         ea_inbox_set_gone(c->inbox, EA_GONE_STOP); /* first: else it reads as a plain cancel */
         ea_generate_cancel(c);
     }
-    while (s->calls && pthread_cond_timedwait(&s->drained, &s->lock, &until) == 0)
+    while (s->n_entered && pthread_cond_timedwait(&s->drained, &s->lock, &until) == 0)
         ;
     pthread_mutex_unlock(&s->lock);
 }

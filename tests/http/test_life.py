@@ -250,6 +250,7 @@ class Stop(unittest.TestCase):
         threads = [threading.Thread(target=lambda: answers.append(server.chat("@prefill=60000"))) for _ in range(6)]
         for t in threads:
             t.start()
+        server.until_metric("edgeagent_requests_running", 2)
         server.until_metric("edgeagent_requests_queued", 4)
         self.stopped(server)
         for t in threads:
