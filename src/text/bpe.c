@@ -6,7 +6,6 @@
 
 #include <string.h>
 
-
 /* Words up to this many bytes are merged by scanning, longer ones with a heap. Both give the same
  * tokens; the scan is faster for ordinary words (measured: break-even near 40). */
 enum { SCAN_BYTES = 32 };
