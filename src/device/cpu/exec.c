@@ -211,7 +211,7 @@ static void op_gate_up_silu(const run *r, const ea_op *op, const ea_op *silu)
                                         .tile0 = tile0,
                                         .tile1 = tile1,
                                         .bias = vector(r, op->u.matmul.bias[i]),
-                                        .out = to->f32,
+                                        .out = to->f32 + row0 * to->ld,
                                         .ld = to->ld});
         }
         int col0 = tile0 * EA_TILE_N, n_cols = EA_MIN(tile1 * EA_TILE_N, first->n) - col0;
