@@ -1,10 +1,6 @@
 # library.cmake: libedgeagent, the shared library for programs in C: the whole engine, of which exactly the functions
 # of include/edgeagent.h are visible. The list is read from the header, so that it cannot differ from it.
 
-if(NOT TARGET ea_engine)
-    return()
-endif()
-
 set(header ${PROJECT_SOURCE_DIR}/include/edgeagent.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
 file(READ ${header} text)

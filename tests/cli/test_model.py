@@ -39,7 +39,7 @@ class Run(cli.ModelCase):
         texts = {cli.run(*args, "-p", "Once upon a time").stdout, cli.run(*args, "-f", path).stdout,
                  cli.run(*args, text="Once upon a time").stdout,
                  cli.run(*args, "-f", "-", text="Once upon a time\n").stdout}
-        self.assertEqual(texts, {", there was a little"[:len(next(iter(texts)))]})
+        self.assertEqual(texts, {", there was a little girl"})
 
     def tokens(self, *args, env=None, config=None):
         words = ["--config", self.write("config", config)] if config else []
