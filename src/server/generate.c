@@ -197,8 +197,10 @@ void ea_generate_end(ea_call *call)
     ea_generate_cancel(call);
     for (int i = 0; i < call->n_choices; i++) {
         ea_choice *c = &call->choices[i];
-        ea_request_unref(c->request);
-        ea_chat_parser_destroy(c->parser);
+        if (c->request)
+            ea_request_unref(c->request);
+        if (c->parser)
+            ea_chat_parser_destroy(c->parser);
         ea_buf *bufs[] = {&c->text,      &c->reasoning, &c->calls,  &c->logprobs,
                           &c->lp_tokens, &c->lp_values, &c->lp_top, &c->lp_offsets};
         for (size_t k = 0; k < EA_ARRAY_LEN(bufs); k++)

@@ -119,6 +119,10 @@ class Params(Case):
         self.assertEqual(label({"X-Session-Id": "s"}, user="u"), ("s", ""))
         self.assertEqual(label({"X-Agent-Id": "a", "X-Agent-Role": "code"}, user="u"), ("a", "code"))
         self.assertEqual(label({"X-Session-Id": "s"}, agent={"id": "e", "role": "tool"}, user="u"), ("e", "tool"))
+        self.assertEqual(label({"X-Session-Affinity": "f"}, user="u"), ("f", ""))
+        self.assertEqual(label({"X-Conversation-Id": "c"}, user="u"), ("c", ""))
+        self.assertEqual(label({"X-Session-Id": "s"}, session_id="b", user="u"), ("b", ""))
+        self.assertEqual(label(safety_identifier="i"), ("i", ""))
         self.assertEqual(label(agent="short"), ("short", ""))
         self.refused(self.server.chat("hi", agent=5), 400, "agent")
         self.refused(self.server.chat("hi", agent={"id": 5}), 400, "agent")
@@ -127,7 +131,7 @@ class Params(Case):
 
     def test_accepted_without_effect(self):
         got = self.params(model="any-name", cache_prompt=True, store=False, metadata={"a": "b"}, service_tier="auto",
-                          reasoning_effort="low", unknown_field={"x": [1]}, id_slot=3, best_of=1, n=1)
+                          reasoning_effort="low", verbosity="low", unknown_field={"x": [1]}, id_slot=3, best_of=1, n=1)
         del got["seed"]
         self.assertEqual(got, DEFAULTS)
         self.refused(self.server.chat("hi", model=5), 400, "model")
@@ -138,7 +142,12 @@ class Params(Case):
                             "function_call": "auto", "mirostat": 2, "typical_p": 0.5, "dry_multiplier": 0.8,
                             "xtc_probability": 0.5, "best_of": 2, "min_tokens": 5, "use_beam_search": True,
                             "guided_json": {"a": 1}, "audio": {"voice": "x"}, "lora": [{"id": 0}],
-                            "continue_final_message": True, "n_probs": 3}.items():
+                            "continue_final_message": True, "n_probs": 3, "tfs_z": 0.5, "top_a": 0.1, "top_n_sigma": 2,
+                            "dynatemp_range": 0.5, "length_penalty": 2, "n_keep": 5, "n_discard": 5, "n_indent": 1,
+                            "t_max_predict_ms": 100, "samplers": ["top_k"], "prediction": {"type": "content"},
+                            "prompt_embeds": "x", "bad_words": ["x"], "web_search_options": {"a": 1},
+                            "guided_regex": "x", "guided_choice": ["x"], "guided_grammar": "x",
+                            "structured_outputs": {"json": {}}}.items():
             self.refused(self.server.chat("hi", **{name: value}), 400, name, "unsupported", [f"'{name}'"])
         for name, value in {"grammar": "", "functions": [], "mirostat": 0, "typical_p": 1, "min_tokens": 0,
                             "use_beam_search": False}.items():
