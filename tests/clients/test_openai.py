@@ -64,7 +64,8 @@ class Scripted(unittest.TestCase):
         self.assertEqual((said, usage.completion_tokens), (" w0 w1 w2 w3", 4))
 
     def test_stream_ended_early(self):
-        stream = self.client.chat.completions.create(model="fake-1", messages=user("@words=90000 @delay=5"), stream=True)
+        stream = self.client.chat.completions.create(model="fake-1", messages=user("@words=90000 @delay=5"),
+                                                     stream=True)
         next(stream)
         stream.close()
         headers = {"Authorization": "Bearer k"}
@@ -94,7 +95,8 @@ class Scripted(unittest.TestCase):
                          ("tool_calls", "read", {"path": "a.txt"}))
 
     def test_logprobs(self):
-        r = self.client.chat.completions.create(model="fake-1", messages=user("@words=2"), logprobs=True, top_logprobs=2)
+        r = self.client.chat.completions.create(model="fake-1", messages=user("@words=2"), logprobs=True,
+                                                top_logprobs=2)
         self.assertEqual([t.token for t in r.choices[0].logprobs.content], [" w0", " w1"])
         self.assertEqual(len(r.choices[0].logprobs.content[0].top_logprobs), 2)
 

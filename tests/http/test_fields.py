@@ -80,7 +80,8 @@ class Params(Case):
         _, body = self.server.chat("@words=9", max_tokens=-1)
         self.assertEqual(body["usage"]["completion_tokens"], 9)
         _, body = self.server.chat("@words=9", max_tokens=0)
-        self.assertEqual((body["choices"][0]["message"]["content"], body["choices"][0]["finish_reason"]), ("", "length"))
+        choice = body["choices"][0]
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"]), ("", "length"))
 
     def test_stop(self):
         self.assertEqual(self.params(stop="END")["stop"], ["END"])
@@ -190,8 +191,8 @@ class Chat(Case):
         keys = {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_n",
                 "predicted_ms", "predicted_per_token_ms", "predicted_per_second"}
         _, body = self.server.chat("@words=4")
-        for timings in (body["timings"], chunks(self.server.stream_chat("@words=4"))[-1]["timings"],
-                        chunks(self.server.stream_chat("@words=4", stream_options={"include_usage": True}))[-1]["timings"]):
+        for timings in (body["timings"], self.server.stream_chat("@words=4")[-2]["timings"],
+                        self.server.stream_chat("@words=4", stream_options={"include_usage": True})[-2]["timings"]):
             self.assertEqual(set(timings), keys)
             self.assertEqual(timings["predicted_n"], 4)
         self.assertEqual(body["timings"]["cache_n"] + body["timings"]["prompt_n"], body["usage"]["prompt_tokens"])
@@ -367,7 +368,8 @@ class Completions(Case):
         status, body = self.complete("@words=3")
         self.assertEqual((status, body["object"]), (200, "text_completion"))
         self.assertTrue(body["id"].startswith("cmpl-"))
-        self.assertEqual(body["choices"], [{"index": 0, "text": " w0 w1 w2", "logprobs": None, "finish_reason": "stop"}])
+        self.assertEqual(body["choices"],
+                         [{"index": 0, "text": " w0 w1 w2", "logprobs": None, "finish_reason": "stop"}])
         evs = self.server.stream(COMPLETIONS, {"prompt": "@words=3", "stream_options": {"include_usage": True}})
         self.assertEqual((text(evs), finish(evs), evs[-1]), (" w0 w1 w2", ["stop"], "[DONE]"))
         self.assertEqual(chunks(evs)[-1]["usage"]["completion_tokens"], 3)

@@ -97,7 +97,8 @@ class Vanish(Case):
             time.sleep(wait)
             s.close()
         for _ in range(50):
-            args = (rng.choice(kinds), rng.random() < 0.7, rng.choice([1, 1, 2]), rng.random() * 0.3, rng.random() < 0.3)
+            args = (rng.choice(kinds), rng.random() < 0.7, rng.choice([1, 1, 2]), rng.random() * 0.3,
+                    rng.random() < 0.3)
             threads.append(threading.Thread(target=one, args=args))
             threads[-1].start()
         for t in threads:

@@ -151,7 +151,8 @@ class Bodies(Case):
                 self.refused(self.server.post(path, body), 400, words=words)
 
     def test_bytes_that_are_no_text(self):
-        for body in (b'{"a":"\xff"}', b'{"a":"\xc3"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\xc0\xaf"}', b"\x00", b'{"a":\x00}',
+        for body in (b'{"a":"\xff"}', b'{"a":"\xc3"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\xc0\xaf"}', b"\x00",
+                     b'{"a":\x00}',
                      b"\xff\xfe{\x00}\x00", b"\x1f\x8b\x08\x00"):
             self.refused(self.server.post(CHAT, body), 400)
 
@@ -250,7 +251,8 @@ class Sockets(Case):
 
     def test_garbage(self):
         for data in (b"\x00" * 1000, b"\xff\xfe\xfd" * 500, b"\r\n" * 2000, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
-                     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x41" * 512, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+                     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x41" * 512,
+                     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
                      b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n{}",
                      b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n{}",
                      b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n{}",
@@ -278,8 +280,8 @@ class Sockets(Case):
         halves = []
         for i in range(60):
             s = socket.create_connection(("127.0.0.1", self.server.port), 10)
-            s.sendall((b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n",
-                       b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", b"G", b"")[i % 4])
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+            s.sendall((head, head + b"Content-Length: 100\r\n\r\n{", b"G", b"")[i % 4])
             halves.append(s)
         for _ in range(20):
             self.assertEqual(self.server.chat("@words=2")[0], 200)
@@ -293,7 +295,8 @@ class Sockets(Case):
         for i in range(1, 6):
             body = one % i
             last = b"Connection: close\r\n" if i == 5 else b""
-            data += b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s" % (CHAT.encode(), last, len(body), body)
+            data += b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n" % (last, len(body))
+            data += body
         got = self.server.raw(data)
         answers = [json.loads(part[:part.index(b"HTTP/1.1")] if b"HTTP/1.1" in part else part)
                    for part in got.split(b"\r\n\r\n")[1:]]

@@ -120,17 +120,19 @@ class Stories(Real):
 
     def test_vanished_clients_free_their_rows(self):
         for stream in (False, True):
-            body = json.dumps({"prompt": "Once", "ignore_eos": True, "max_tokens": 400, "n": 2, "stream": stream}).encode()
+            body = json.dumps({"prompt": "Once", "ignore_eos": True, "max_tokens": 400, "n": 2, "stream": stream})
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             for _ in range(10):
                 with socket.create_connection(("127.0.0.1", self.server.port), 10) as s:
-                    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    s.sendall((head + body).encode())
                     time.sleep(0.01)
         self.server.until_metric("edgeagent_requests_queued", 0)
         self.server.until_metric("edgeagent_requests_running", 0)
         self.assertGreater(self.server.metric("edgeagent_requests_cancelled_total"), 0)
 
     def test_many_at_once(self):
-        alone = {p: self.complete(p, max_tokens=40)["choices"][0]["text"] for p in ("Tom", "The cat", "One day", "Mom said")}
+        alone = {p: self.complete(p, max_tokens=40)["choices"][0]["text"]
+                 for p in ("Tom", "The cat", "One day", "Mom said")}
         failures = []
 
         def work(prompt):
@@ -190,8 +192,9 @@ class Smol(Real):
         messages, shared = [{"role": "system", "content": "You are brief."}], 0
         for turn in ("Name a colour.", "Another one.", "And a fruit."):
             messages.append({"role": "user", "content": turn})
-            evs = self.server.stream("/v1/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 24,
-                                                              "stream_options": {"include_usage": True}, "user": "talk"})
+            evs = self.server.stream("/v1/chat/completions", {
+                "messages": messages, "temperature": 0, "max_tokens": 24, "user": "talk",
+                "stream_options": {"include_usage": True}})
             usage = chunks(evs)[-1]["usage"]
             self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], shared)
             shared = usage["prompt_tokens"] - 8  # all but the opening of the answer comes back
