@@ -49,14 +49,22 @@ typedef struct chat_json { /* the client's own JSON, copies */
     char *messages, *tools, *kwargs;
 } chat_json;
 
+static bool is_empty_array(const char *json)
+{
+    return strspn(json, "[] \t\r\n") == strlen(json);
+}
+
 static ea_status parse_json_parts(const ea_json_object *o, chat_json *j, ea_http_error *e)
 {
     EA_TRY(ea_field_raw(o, "messages", '[', &j->messages, e));
     if (!j->messages)
         return ea_server_refuse(e, 400, "messages", "missing_required_parameter",
                                 "field 'messages': missing; expected an array of messages");
+    if (is_empty_array(j->messages)) /* templates may make a prompt of nothing */
+        return ea_server_refuse(e, 400, "messages", NULL,
+                                "field 'messages': must not be empty, got []");
     EA_TRY(ea_field_raw(o, "tools", '[', &j->tools, e));
-    if (j->tools && strspn(j->tools, "[] \t\r\n") == strlen(j->tools)) { /* no tools at all */
+    if (j->tools && is_empty_array(j->tools)) { /* no tools at all */
         ea_free(j->tools);
         j->tools = NULL;
     }

@@ -144,7 +144,8 @@ class RealModel(unittest.TestCase):
 
     def test_list_chat_stream_tools(self):
         model = next(iter(self.client.models.list())).id
-        ask = dict(model=model, messages=user("What is the capital of France?"), temperature=0, max_tokens=32)
+        ask = dict(model=model, messages=user("What is the capital of France? Answer in one sentence."),
+                   temperature=0, max_tokens=32)
         whole = self.client.chat.completions.create(**ask).choices[0].message.content
         self.assertIn("Paris", whole)
         streamed = "".join(c.choices[0].delta.content or "" for c in

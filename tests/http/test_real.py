@@ -49,7 +49,7 @@ class Stories(Real):
 
     def golden(self):
         with open(DATA / "tiny" / "stories260K-golden.jsonl", encoding="utf-8") as f:
-            return [json.loads(line) for line in f]
+            return [row for row in map(json.loads, f) if "greedy_ids" in row]
 
     def test_greedy_text_is_the_published_one(self):
         for row in self.golden():
@@ -157,7 +157,7 @@ class Stopping(unittest.TestCase):
         def one():
             conn = server.connect()
             conn.request("POST", COMPLETIONS, json.dumps({"prompt": "Once", "ignore_eos": True, "stream": True,
-                                                          "n": 8}).encode())
+                                                          "n": 8, "echo": True}).encode())
             evs = []
             for e in events(conn.getresponse()):
                 if not evs:
@@ -168,7 +168,8 @@ class Stopping(unittest.TestCase):
         threads = [threading.Thread(target=one) for _ in range(20)]
         for t in threads:
             t.start()
-        started.acquire()
+        for _ in threads:
+            started.acquire()
         seconds, status, _ = server.stop()
         for t in threads:
             t.join()
