@@ -11,6 +11,7 @@ struct ea_chat_template {
     ea_ext_template *compiled; /* NULL: see reason */
     char *reason;
     char *bos, *eos;
+    bool bare_json; /* its own call format: see ea_chat_style */
 };
 
 /* ChatML (OpenAI 2023), the form that most small models were tuned on. */
@@ -35,6 +36,18 @@ static ea_status fail_ext(int code, const char *reason, ea_error *err)
                    known ? what[code] : "", reason ? reason : "no reason given");
 }
 
+static bool has_text(const char *s, size_t n, const char *text)
+{
+    return memmem(s, n, text, strlen(text)) != NULL;
+}
+
+/* Llama 3 writes calls as bare JSON; every other format has a mark of its own. */
+static bool writes_bare_json(const char *s, size_t n)
+{
+    return has_text(s, n, "{\"name\": \"") && has_text(s, n, "\"parameters\": ") &&
+           !has_text(s, n, "<tool_call>") && !has_text(s, n, "[TOOL_CALLS]");
+}
+
 ea_status ea_chat_template_create(const char *source, size_t n, const char *bos, const char *eos,
                                   ea_chat_template **out, ea_error *err)
 {
@@ -51,6 +64,7 @@ ea_status ea_chat_template_create(const char *source, size_t n, const char *bos,
         ea_chat_template_destroy(t);
         return ea_fail(err, EA_ENOMEM, "out of memory");
     }
+    t->bare_json = writes_bare_json(source, n);
     ea_ext_text reason = {NULL, 0};
     int code = ea_ext_template_create(source, n, &t->compiled, &reason);
     ea_status status = EA_OK;
@@ -144,4 +158,25 @@ ea_status ea_chat_template_render(const ea_chat_template *t, const ea_vocab *v,
     }
     ea_ext_text_free(&text);
     return status;
+}
+
+ea_chat_style ea_chat_template_style(const ea_chat_template *t, const ea_chat_params *params)
+{
+    static const char tag[] = "<think>";
+    ea_chat_style style = {.bare_json = t->bare_json};
+    ea_chat_params probe = {
+        .messages_json = "[{\"role\":\"user\",\"content\":\"Hi\"}]",
+        .template_kwargs = params->template_kwargs,
+        .add_generation_prompt = true,
+    };
+    char *text;
+    size_t n;
+    if (ea_chat_template_render(t, NULL, &probe, &text, &n, NULL) != EA_OK)
+        return style;
+    while (n && strchr(" \n\t\r", text[n - 1]))
+        n--;
+    style.opens_thinking =
+        n >= sizeof tag - 1 && memcmp(text + n - (sizeof tag - 1), tag, sizeof tag - 1) == 0;
+    ea_free(text);
+    return style;
 }
