@@ -1,6 +1,7 @@
 """Routes, methods, keys, bodies that are no requests, and what else arrives on a socket."""
 import http.client
 import json
+import random
 import socket
 import threading
 import unittest
@@ -240,6 +241,43 @@ class Bodies(Case):
         self.assertNotIn("[DONE]", evs)
         evs = self.server.stream_chat("@fail=3", n=3)
         self.assertEqual(sum("error" in e for e in evs), 1)
+        self.server.until_metric("edgeagent_requests_running", 0)
+
+
+class Mutations(Case):
+    """Requests with one or more things changed at random: an answer or a refusal, never an end."""
+    SEED = {"model": "m", "messages": [{"role": "user", "content": "@words=3 é"}], "prompt": "@words=2", "max_tokens": 9,
+            "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "n": 2, "stop": ["x", "y"],
+            "logit_bias": {"5": 1}, "stream": False, "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "auto", "agent": {"id": "a", "role": "r"}, "response_format": {"type": "text"},
+            "presence_penalty": 0.1, "user": "u", "echo": True, "chat_template_kwargs": {"a": 1}}
+    VALUES = [None, True, False, 0, -1, 1, 2**31, -2**31, 2**63, 10**30, 0.5, -0.0, 1e300, "", "x", "\0", "\ud800", "é" * 40,
+              [], [None], [0], ["a"], [[0]], [[0, 0]], {}, {"id": 0}, {"type": 0}, {"0": None}, {"a": {"b": [1]}}]
+
+    def body(self, rng):
+        fields = dict(self.SEED)
+        for _ in range(rng.randrange(1, 4)):
+            fields[rng.choice(list(fields))] = rng.choice(self.VALUES)
+        data = bytearray(json.dumps(fields).encode())
+        for _ in range(rng.choice((0, 0, 0, 1, 2))):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        return bytes(data)
+
+    def test_mutated_requests(self):
+        rng = random.Random(11)
+        conn, seen = self.server.connect(), {}
+        for i in range(1500):
+            body, path = self.body(rng), rng.choice((CHAT, "/v1/completions"))
+            conn.request("POST", path, body, {"Content-Type": "application/json"})
+            r = conn.getresponse()
+            answer = r.read()
+            self.assertIn(r.status, (200, 400), body)
+            if r.status == 400:
+                self.assertTrue(json.loads(answer)["error"]["message"], body)
+            seen[r.status] = seen.get(r.status, 0) + 1
+        conn.close()
+        self.assertGreater(seen[200], 100)  # both kinds were tried
+        self.assertGreater(seen[400], 100)
         self.server.until_metric("edgeagent_requests_running", 0)
 
 
