@@ -92,7 +92,7 @@ void ea_cost_add(ea_cost_load *load, int n_before, int n, int n_out)
     load->n_attn += (int64_t)n * n_before + (int64_t)n * (n + 1) / 2;
 }
 
-int ea_cost_rows(const ea_cost *cost, const ea_cost_load *load, int n_before, int n,
+int ea_cost_rows(const ea_cost *cost, const ea_cost_load *load, int n_before, int n, bool all_out,
                  double target_ms)
 {
     int most = EA_MAX(FIRST_ROWS, 2 * cost->max_rows_seen) - load->n_rows;
@@ -100,7 +100,7 @@ int ea_cost_rows(const ea_cost *cost, const ea_cost_load *load, int n_before, in
     while (lo < hi) {
         int mid = lo + (hi - lo + 1) / 2;
         ea_cost_load with = *load;
-        ea_cost_add(&with, n_before, mid, 0);
+        ea_cost_add(&with, n_before, mid, all_out ? mid : 0);
         if (ea_cost_ms(cost, &with) <= target_ms)
             lo = mid;
         else

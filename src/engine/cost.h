@@ -9,6 +9,7 @@
 #ifndef EA_ENGINE_COST_H
 #define EA_ENGINE_COST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { EA_COST_N = 4 };
@@ -32,8 +33,8 @@ void ea_cost_update(ea_cost *cost, const ea_cost_load *load, double ms);
 double ea_cost_ms(const ea_cost *cost, const ea_cost_load *load);
 
 /* Most rows in 0..n that a sequence, which holds n_before positions, can add to `load` so that the
- * step stays within target_ms. None of the rows wants logits. */
-int ea_cost_rows(const ea_cost *cost, const ea_cost_load *load, int n_before, int n,
+ * step stays within target_ms. all_out: each of them wants logits, else none. */
+int ea_cost_rows(const ea_cost *cost, const ea_cost_load *load, int n_before, int n, bool all_out,
                  double target_ms);
 
 /* Add n rows of a sequence that holds n_before positions. */

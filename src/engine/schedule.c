@@ -222,7 +222,7 @@ static int choose_rows(const ea_engine *e, const ea_request *r, double target_ms
 {
     int n_before = e->seqs[r->seq].n_tokens, left = r->n_tokens - n_before;
     int most = EA_MIN(left, e->n_batch - e->n_rows);
-    int n = ea_cost_rows(&e->cost, &e->load, n_before, most, target_ms);
+    int n = ea_cost_rows(&e->cost, &e->load, n_before, most, r->prompt_logprobs, target_ms);
     if (first)
         n = EA_MAX(n, EA_MIN(most, MIN_PREFILL_ROWS));
     int n_logits = e->dev->info.max_logit_rows - e->n_logit_rows;

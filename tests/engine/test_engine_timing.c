@@ -197,8 +197,9 @@ static void test_cost_learns_and_bears_outliers(void **state)
     want = true_ms(&probe, 3);
     if (fabs(got - want) > 0.25 * want)
         fail_msg("estimate %.1f ms, in truth %.1f ms after the change", got, want);
-    int n = ea_cost_rows(&cost, &(ea_cost_load){0}, 0, 500, 200);
+    int n = ea_cost_rows(&cost, &(ea_cost_load){0}, 0, 500, false, 200);
     assert_true(n >= 1 && n < 30);
+    assert_true(ea_cost_rows(&cost, &(ea_cost_load){0}, 0, 500, true, 200) < n);
 }
 
 static void test_first_chunks_are_bounded(void **state)
@@ -207,11 +208,11 @@ static void test_first_chunks_are_bounded(void **state)
     ea_cost cost;
     ea_cost_init(&cost);
     ea_cost_load none = {0}, load = {0};
-    assert_int_equal(ea_cost_rows(&cost, &none, 0, 5000, 1e9), 16);
-    assert_int_equal(ea_cost_rows(&cost, &none, 0, 5, 1e9), 5);
+    assert_int_equal(ea_cost_rows(&cost, &none, 0, 5000, false, 1e9), 16);
+    assert_int_equal(ea_cost_rows(&cost, &none, 0, 5, false, 1e9), 5);
     ea_cost_add(&load, 0, 16, 0);
     ea_cost_update(&cost, &load, 0.1);
-    assert_int_equal(ea_cost_rows(&cost, &none, 0, 5000, 1e9), 32);
+    assert_int_equal(ea_cost_rows(&cost, &none, 0, 5000, false, 1e9), 32);
 }
 
 int main(void)
