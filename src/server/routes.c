@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 
 enum { GET = 1, POST = 2 };
 
@@ -163,12 +164,19 @@ static ea_status get_health(ea_call *call, ea_http_error *e)
     return EA_OK;
 }
 
+/* A name that may have been cut in the middle of a character. */
+static void add_cut(ea_buf *out, const char *s, size_t size)
+{
+    size_t n = strnlen(s, size);
+    ea_buf_json_string(out, s, n - ea_utf8_incomplete_tail(s, n));
+}
+
 static void add_agent(ea_buf *out, const ea_agent_info *a)
 {
     ea_buf_puts(out, "{\"id\":");
-    ea_buf_json_string(out, a->id, strnlen(a->id, sizeof a->id));
+    add_cut(out, a->id, sizeof a->id);
     ea_buf_puts(out, ",\"role\":");
-    ea_buf_json_string(out, a->role, strnlen(a->role, sizeof a->role));
+    add_cut(out, a->role, sizeof a->role);
     ea_buf_printf(out,
                   ",\"state\":\"%s\",\"n_ctx\":%d,\"requests\":%d,\"prompt_tokens\":%llu,"
                   "\"cached_tokens\":%llu,\"generated_tokens\":%llu,\"tokens_per_second\":%.2f,"

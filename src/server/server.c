@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 /* Request line and headers must fit with the buffers of one connection. */
 enum { CONNECTION_MEMORY = 64 * 1024 };
@@ -301,6 +302,19 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *conn, const 
     return dispatch(call);
 }
 
+/* A client's name for a log line: whole characters, nothing that could forge a line or drive a
+ * terminal. */
+static void printable(const char *name, char out[static 64])
+{
+    size_t n = strnlen(name, 63);
+    memcpy(out, name, n);
+    n -= ea_utf8_incomplete_tail(out, n);
+    out[n] = '\0';
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+}
+
 static void log_call(const ea_call *call)
 {
     const ea_server *s = call->server;
@@ -320,12 +334,13 @@ static void log_call(const ea_call *call)
         generated += call->choices[i].usage.n_generated;
     }
     bool whole = call->n_done == call->n_choices && !call->failed;
-    ea_server_log(
-        s, call->failed ? EA_LOG_WARN : EA_LOG_INFO,
-        "POST %s %d %.1f ms, agent '%.63s', prompt %lld (cached %lld), generated %lld%s%s",
-        ea_route_name(call->route), call->http, ms, call->gen.agent ? call->gen.agent : "", prompt,
-        cached, generated, whole ? "" : ", incomplete: ",
-        whole ? "" : (call->failed ? call->error.text : "client gone"));
+    char agent[64];
+    printable(call->gen.agent ? call->gen.agent : "", agent);
+    ea_server_log(s, call->failed ? EA_LOG_WARN : EA_LOG_INFO,
+                  "POST %s %d %.1f ms, agent '%s', prompt %lld (cached %lld), generated %lld%s%s",
+                  ea_route_name(call->route), call->http, ms, agent, prompt, cached, generated,
+                  whole ? "" : ", incomplete: ",
+                  whole ? "" : (call->failed ? call->error.text : "client gone"));
 }
 
 /* The last that libmicrohttpd tells of a request, also of one that never got its answer. The socket
