@@ -252,12 +252,14 @@ class Bodies(Case):
 class Mutations(Case):
     """Requests with one or more things changed at random: an answer or a refusal, never an end."""
     SEED = {"model": "m", "messages": [{"role": "user", "content": "@words=3 é"}], "prompt": "@words=2",
-            "max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "n": 2, "stop": ["x", "y"],
-            "logit_bias": {"5": 1}, "stream": False, "tools": [{"type": "function", "function": {"name": "f"}}],
-            "tool_choice": "auto", "agent": {"id": "a", "role": "r"}, "response_format": {"type": "text"},
-            "presence_penalty": 0.1, "user": "u", "echo": True, "chat_template_kwargs": {"a": 1}}
+            "max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "n": 2,
+            "stop": ["x", "y"], "logit_bias": {"5": 1}, "stream": False, "user": "u", "echo": True,
+            "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto",
+            "agent": {"id": "a", "role": "r"}, "response_format": {"type": "text"}, "presence_penalty": 0.1,
+            "chat_template_kwargs": {"a": 1}}
     VALUES = [None, True, False, 0, -1, 1, 2**31, -2**31, 2**63, 10**30, 0.5, -0.0, 1e300, "", "x", "\0", "\ud800",
-              "é" * 40, [], [None], [0], ["a"], [[0]], [[0, 0]], {}, {"id": 0}, {"type": 0}, {"0": None}, {"a": {"b": [1]}}]
+              "é" * 40, [], [None], [0], ["a"], [[0]], [[0, 0]], {}, {"id": 0}, {"type": 0}, {"0": None},
+              {"a": {"b": [1]}}]
 
     def body(self, rng):
         fields = dict(self.SEED)
