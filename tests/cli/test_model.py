@@ -149,7 +149,9 @@ class Bench(cli.ModelCase):
             self.assertGreater(row["avg_ts"], 0)
             self.assertGreaterEqual(row["stddev_ts"], 0)
             count = row["n_prompt"] + row["n_gen"]
-            self.assertAlmostEqual(row["avg_ts"] / (count * 1e9 / row["avg_ns"]), 1, delta=0.5)
+            for ns, rate in zip(row["samples_ns"], row["samples_ts"]):
+                # Random tokens may be cached by chance, where there are only 512 to choose from.
+                self.assertTrue(count - 8.5 < rate * ns / 1e9 < count + 0.5, (count, ns, rate))
             for key in ("model_type", "model_filename", "model_size", "model_n_params", "n_batch", "test_time",
                         "stddev_ns", "samples_ns"):
                 self.assertIn(key, row)
