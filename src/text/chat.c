@@ -143,7 +143,7 @@ ea_status ea_chat_template_render(const ea_chat_template *t, const ea_vocab *v,
     int code = ea_ext_template_render(t->compiled, &render, &text);
     ea_status status = EA_OK;
     char *copy = NULL;
-    if (code != EA_EXT_OK) {
+    if (code != EA_EXT_OK && !p.failed) {
         status = fail_ext(code, text.data, err);
     } else {
         copy = p.failed ? NULL : ea_malloc(text.n + 1);
