@@ -147,7 +147,9 @@ ea_status ea_bpe_load(ea_vocab *v, const ea_gguf *g, ea_error *err)
     v->ignore_merges = ea_pretok_ignore_merges(v->pretok);
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
-        v->byte_id[b] = ea_vocab_lookup(v, &byte, 1);
+        int32_t id = ea_vocab_lookup(v, &byte, 1);
+        if (id >= 0) /* else a <0x..> token, if the vocabulary has one */
+            v->byte_id[b] = id;
     }
     return load_merges(v, g, err);
 }
