@@ -1,4 +1,9 @@
-/* chat.c: /v1/chat/completions: its own fields, and its two forms of answer. */
+/* chat.c: /v1/chat/completions: its own fields, and its two forms of answer.
+ *
+ * Messages, tools and template variables go to the template as the client's own bytes. What the
+ * model says goes through one parser a choice, whose deltas are either streamed at once or
+ * collected. Log-probabilities belong to tokens, deltas to text that may be held back: entries wait
+ * in choice->logprobs for the next chunk of their choice. */
 #include "server/internal.h"
 
 #include <stdio.h>
@@ -9,6 +14,7 @@
 
 /* ---- request ---- */
 
+/* Forcing a call needs constraints; to ignore the wish would leave a client waiting for a call. */
 static ea_status parse_tool_choice(const ea_json_object *o, bool *none, ea_http_error *e)
 {
     const ea_json_member *m = ea_server_json_find(o, "tool_choice");
@@ -54,6 +60,7 @@ static bool is_empty_array(const char *json)
     return strspn(json, "[] \t\r\n") == strlen(json);
 }
 
+/* What is filled is freed by the caller, also on failure. */
 static ea_status parse_json_parts(const ea_json_object *o, chat_json *j, ea_http_error *e)
 {
     EA_TRY(ea_field_raw(o, "messages", '[', &j->messages, e));
@@ -71,6 +78,7 @@ static ea_status parse_json_parts(const ea_json_object *o, chat_json *j, ea_http
     return ea_field_raw(o, "chat_template_kwargs", '{', &j->kwargs, e);
 }
 
+/* On an HTTP thread, since templates and tokenizers take their time with long histories. */
 static ea_status render(ea_call *call, const ea_chat_params *params, ea_http_error *e)
 {
     ea_error err = {0};
@@ -212,6 +220,7 @@ static void chunk_end(ea_call *call, int i, const char *finish)
     ea_sse_chunk_end(call);
 }
 
+/* The role comes first and alone, before the engine has started: clients show that they wait. */
 static void begin(ea_call *call)
 {
     for (int i = 0; i < call->n_choices; i++) {
@@ -235,6 +244,7 @@ static void call_id(char out[static 40])
              (unsigned)ea_random_u64());
 }
 
+/* Content or reasoning, streamed or collected in *whole. */
 static void put_text(ea_call *call, int i, const char *field, ea_buf *whole, const ea_chat_delta *d)
 {
     if (!call->gen.stream) {
@@ -265,6 +275,7 @@ static void stream_call(ea_call *call, int i, int index, const char *id, const e
     chunk_end(call, i, NULL);
 }
 
+/* Ids are ours: clients hand them back with the result. */
 static void put_call(ea_call *call, int i, const ea_chat_delta *d)
 {
     ea_choice *c = &call->choices[i];
@@ -325,6 +336,8 @@ static void on_event(ea_call *call, int i, const ea_event *ev)
 
 /* ---- whole form ---- */
 
+/* content is null beside calls without text, as OpenAI has it; templates look at that when the
+ * message comes back. */
 static void put_message(ea_call *call, int i)
 {
     ea_choice *c = &call->choices[i];

@@ -1,5 +1,6 @@
 /* completions.c: /v1/completions: prompts as text or token ids, echo, and its older form of
- * log-probabilities. */
+ * log-probabilities: four arrays side by side, kept as four buffers that grow in step. Text is
+ * passed on as the engine gives it: nothing is parsed out of it here. */
 #include "server/internal.h"
 
 #include <jansson.h>
@@ -14,6 +15,8 @@ static const char WANT_PROMPT[] =
 
 /* ---- request ---- */
 
+/* Control tokens may be spelled out: completions are for those who write the template themselves.
+ */
 static ea_status text_prompt(ea_call *call, const json_t *v, ea_prompt *p, ea_http_error *e)
 {
     const ea_model *model = call->server->params.model;
@@ -32,6 +35,7 @@ static ea_status text_prompt(ea_call *call, const json_t *v, ea_prompt *p, ea_ht
     return EA_OK;
 }
 
+/* Ids are taken as they are, without BOS: whoever counts tokens wants no other ones. */
 static ea_status ids_prompt(ea_call *call, const json_t *v, ea_prompt *p, ea_http_error *e)
 {
     size_t n = json_array_size(v);
@@ -72,6 +76,7 @@ static ea_status one_prompt(ea_call *call, const ea_json_member *m, const json_t
     return EA_OK;
 }
 
+/* The first element decides between one prompt of ids and several prompts. */
 static ea_status parse_prompts(ea_call *call, const ea_json_member *m, const json_t *v,
                                ea_http_error *e)
 {
@@ -224,6 +229,7 @@ static void put_logprobs(ea_call *call, ea_choice *c, ea_buf *out)
 
 /* ---- answers ---- */
 
+/* One element of "choices", in both forms. */
 static void put_choice(ea_call *call, int i, const char *text, size_t n, const char *finish)
 {
     ea_buf_printf(&call->out, "{\"index\":%d,\"text\":", i);

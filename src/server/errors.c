@@ -1,4 +1,7 @@
-/* errors.c: failures as clients see them: an HTTP status and OpenAI's error object. */
+/* errors.c: failures as clients see them: an HTTP status and OpenAI's error object,
+ * {"error":{"message","type","param","code"}}. Clients branch on status and code, people read the
+ * message, so a message names the field and the value at fault. The first failure of a request is
+ * the one that is told: later ones are its consequences. Pure. */
 #include "server/internal.h"
 
 #include <stdarg.h>
@@ -39,12 +42,14 @@ ea_status ea_server_refuse_status(ea_http_error *e, ea_status status, const char
 {
     const char *say = text && *text ? text : ea_status_name(status);
     switch (status) {
+    /* The code that agent frameworks look for in order to shorten their history. */
     case EA_ETOOLONG: return ea_server_refuse(e, 400, NULL, "context_length_exceeded", "%s", say);
     case EA_EBUSY:
         ea_server_refuse(e, 429, NULL, "rate_limit_exceeded", "%s", say);
-        e->retry_after_s = 1;
+        e->retry_after_s = 1; /* places are freed by the second, not by the minute */
         return EA_EINVAL;
     case EA_EINVAL:
+    /* The text side refuses messages with this one: they are the client's. */
     case EA_EFORMAT: return ea_server_refuse(e, 400, NULL, NULL, "%s", say);
     case EA_EUNSUPPORTED: return ea_server_refuse(e, 400, NULL, "unsupported", "%s", say);
     case EA_ENOTFOUND: return ea_server_refuse(e, 404, NULL, "not_found", "%s", say);

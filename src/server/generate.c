@@ -1,5 +1,8 @@
 /* generate.c: one generation call from its body to submitted requests, from events to the pieces
- * that all answers share, to its end. Runs on the connection's thread. */
+ * that all answers share, to its end. Runs on the connection's thread.
+ *
+ * A call has prompts * n choices, each a request of its own in the engine: choice i belongs to
+ * prompt i / n. Either all of them are submitted or the call is refused; when one fails, all do. */
 #include "server/internal.h"
 
 #include <math.h>
@@ -67,6 +70,7 @@ static ea_status refuse_submit(ea_call *call, const ea_prompt *prompt, ea_status
     return EA_EINVAL;
 }
 
+/* The slot is counted before the submit: the engine may answer before the call returns. */
 static ea_status submit_choice(ea_call *call, int i, ea_http_error *e)
 {
     ea_request_params params = call->gen.request;
@@ -89,6 +93,8 @@ static ea_status submit_choice(ea_call *call, int i, ea_http_error *e)
     return refuse_submit(call, prompt, status, &err, e);
 }
 
+/* Listed last: the watcher may cancel requests of a listed call at any moment, so all of them must
+ * be there. A client that went away meanwhile is reported as soon as the call is listed. */
 static ea_status submit_all(ea_call *call, ea_http_error *e)
 {
     bool keep_empty = call->gen.logprobs;
@@ -137,6 +143,7 @@ void ea_generate_cancel(ea_call *call)
             ea_request_cancel(call->choices[i].request);
 }
 
+/* The first failure counts; the other choices are of no use any more. */
 static void fail_call(ea_call *call, ea_status status, const char *text)
 {
     if (!call->failed)
@@ -168,7 +175,7 @@ bool ea_generate_finish(ea_call *call, int i, const ea_event *ev)
         break;
     default: c->finish = "stop"; break;
     }
-    if (c->n_calls > 0) {
+    if (c->n_calls > 0) { /* whatever ended the text: the client has calls to make */
         c->finish = "tool_calls";
         if (i == 0 && call->gen.agent)
             ea_agent_suspend(call->server->params.engine, call->gen.agent);
@@ -176,6 +183,7 @@ bool ea_generate_finish(ea_call *call, int i, const ea_event *ev)
     return true;
 }
 
+/* Stops at the first failure: what the other choices still said is not shown. */
 void ea_generate_feed(ea_call *call, const ea_buf *records)
 {
     if (records->failed || call->out.failed) {
@@ -189,6 +197,9 @@ void ea_generate_feed(ea_call *call, const ea_buf *records)
         call->endpoint->event(call, i, &event);
 }
 
+/* In this order: off the watcher's list, so that nobody else touches the requests; inbox closed, so
+ * that no event can wake the connection; then cancel, and let go. The engine may deliver to the
+ * closed inbox for another step; it keeps the inbox alive, nothing else of us. */
 void ea_generate_end(ea_call *call)
 {
     ea_watcher_leave(call);

@@ -1,5 +1,9 @@
 /* json_scan.c: see json_scan.h. A recursive descent over bytes; the depth limit bounds the stack,
- * and every loop moves forward. */
+ * and every loop moves forward, so that time is linear in the text.
+ *
+ * Why not the JSON library here: it builds a tree of a body that may have megabytes of history, and
+ * it refuses some legal text (integers past 64 bits, lone surrogates), which a tool schema or a
+ * message may well contain. Grammar: RFC 8259; test_json_scan compares both readers. */
 #include "server/json_scan.h"
 
 #include <stdio.h>
@@ -50,6 +54,8 @@ static bool is_hex(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
+/* At a backslash. Surrogates need not come in pairs here: the grammar allows it, and who reads the
+ * string decides. */
 static ea_status scan_escape(scan *s)
 {
     size_t start = s->at++;
@@ -67,6 +73,7 @@ static ea_status scan_escape(scan *s)
     return EA_OK;
 }
 
+/* At the opening quote. All text must be UTF-8: it goes on to the tokenizer and into answers. */
 static ea_status scan_string(scan *s)
 {
     size_t start = s->at++;
@@ -100,6 +107,7 @@ static bool scan_digits(scan *s)
     return s->at > start;
 }
 
+/* Any size: whether a number fits is a matter of the field that reads it. */
 static ea_status scan_number(scan *s)
 {
     size_t start = s->at;
@@ -164,6 +172,7 @@ static void decode_key(const char *key, size_t n, char out[static 48])
     out[at] = '\0';
 }
 
+/* Quadratic in the number of members, which the limit keeps harmless. */
 static ea_status add_member(scan *s, ea_json_object *out, size_t key_at, size_t key_end,
                             size_t value_at)
 {
@@ -188,6 +197,7 @@ static ea_status add_member(scan *s, ea_json_object *out, size_t key_at, size_t 
     return EA_OK;
 }
 
+/* At '{'. out as for scan_value. */
 static ea_status scan_object(scan *s, ea_json_object *out)
 {
     s->at++;

@@ -24,6 +24,7 @@ static uint64_t to_us(double ms)
     return ms > 0 ? (uint64_t)(ms * 1e3) : 0;
 }
 
+/* At the end of each engine request, also of cancelled ones: their work was done too. */
 void ea_server_count_usage(ea_server *s, const ea_usage *u)
 {
     ea_server_counters *c = &s->counters;

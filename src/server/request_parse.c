@@ -33,6 +33,8 @@ ea_status ea_field_wrong(const ea_json_member *m, const char *want, ea_http_erro
                             got);
 }
 
+/* One value as a tree; NULL if jansson cannot represent it (see json_scan.c), which callers report
+ * as a wrong value. The span was scanned, so it is never malformed. */
 static json_t *decode(const ea_json_member *m)
 {
     return json_loadb(m->value, m->n_bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
@@ -162,6 +164,7 @@ static ea_status add_stop(ea_gen *gen, const ea_json_member *m, const json_t *v,
     return EA_OK;
 }
 
+/* A missing, null or empty list is no stop string; duplicates do no harm. */
 static ea_status parse_stop(const ea_json_object *o, ea_gen *gen, ea_http_error *e)
 {
     const ea_json_member *m = ea_server_json_find(o, "stop");
@@ -197,6 +200,7 @@ static ea_status add_bias(ea_gen *gen, const ea_json_member *m, int n_vocab, int
     return EA_OK;
 }
 
+/* v is an object or an array; the loop over the other kind does nothing. */
 static ea_status fill_bias(ea_gen *gen, const ea_json_member *m, int n_vocab, const json_t *v,
                            ea_http_error *e)
 {
@@ -307,6 +311,8 @@ static ea_status parse_response_format(const ea_json_object *o, ea_http_error *e
     return status;
 }
 
+/* Run before the fields that we do support: a request that asks for a constraint must not start
+ * without it. */
 static ea_status refuse_unsupported(const ea_json_object *o, int n, ea_http_error *e)
 {
     for (size_t i = 0; i < EA_ARRAY_LEN(NEUTRAL); i++) {
@@ -340,12 +346,14 @@ static ea_status refuse_unsupported(const ea_json_object *o, int n, ea_http_erro
 
 /* ---- who asks: the agent's label ---- */
 
+/* Names are labels for people: cut, not refused, when they come from somewhere that is not ours. */
 static char *header_copy(ea_call *call, const char *name)
 {
     const char *v = MHD_lookup_connection_value(call->conn, MHD_HEADER_KIND, name);
     return v && *v ? ea_strndup(v, 255) : NULL;
 }
 
+/* Our own field, so it is strict: what it says is used or refused. */
 static ea_status parse_agent_object(const ea_json_object *o, ea_gen *gen, ea_http_error *e)
 {
     const ea_json_member *m = ea_server_json_find(o, "agent");
@@ -403,6 +411,8 @@ static ea_status field_float(const ea_json_object *o, const char *name, double m
     return EA_OK;
 }
 
+/* *s holds the server's defaults. Ranges are those in which the sampler is defined, wider than
+ * OpenAI's where llama.cpp's users go beyond them. */
 static ea_status parse_sampling(const ea_json_object *o, ea_sampling *s, ea_http_error *e)
 {
     int64_t top_k = s->top_k, last_n = s->repeat_last_n, seed = -1;
@@ -438,6 +448,8 @@ static ea_status parse_lengths(const ea_json_object *o, ea_gen *gen, ea_http_err
     return EA_OK;
 }
 
+/* stream_options without stream is refused as OpenAI does: somebody expects a usage chunk that
+ * would never come. */
 static ea_status parse_streaming(const ea_json_object *o, ea_gen *gen, ea_http_error *e)
 {
     EA_TRY(ea_field_bool(o, "stream", &gen->stream, e));

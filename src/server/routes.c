@@ -1,4 +1,6 @@
-/* routes.c: the table of paths, who may use them, and the answers of the small GET routes. */
+/* routes.c: the table of paths, who may use them, and the answers of the small GET routes. These
+ * read a snapshot of the engine's state and never wait for it, so that they answer also while it is
+ * stuck. Any HTTP thread. */
 #include "server/internal.h"
 
 #include <stdio.h>
@@ -78,6 +80,7 @@ bool ea_route_allows(ea_route_id id, const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
+/* Load balancers and container runtimes ask for health without a key. */
 bool ea_route_is_open(ea_route_id id)
 {
     return id == EA_ROUTE_HEALTH;
@@ -137,6 +140,7 @@ static ea_status get_models(ea_call *call)
     return EA_OK;
 }
 
+/* The one strict place for names: clients look here whether a model exists. */
 static ea_status get_model(ea_call *call, ea_http_error *e)
 {
     const ea_server *s = call->server;
@@ -213,6 +217,7 @@ static void add_number(ea_buf *out, const char *name, float value)
     ea_buf_putc(out, ',');
 }
 
+/* The part of llama-server's answer that its clients look at. */
 static ea_status get_props(ea_call *call)
 {
     const ea_server *s = call->server;

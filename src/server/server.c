@@ -58,6 +58,7 @@ static enum MHD_Result queue(ea_call *call, int http, struct MHD_Response *respo
     return result;
 }
 
+/* Takes the bytes of *body. NULL: out of memory; the connection is then closed unanswered. */
 static struct MHD_Response *make_response(const char *type, ea_buf *body)
 {
     size_t n = body->n;
@@ -149,6 +150,7 @@ static enum MHD_Result wait_for_answer(ea_call *call)
     }
 }
 
+/* A refusal before anything was generated is a plain HTTP error, for streams too. */
 static enum MHD_Result dispatch_post(ea_call *call)
 {
     ea_http_error e = {0};
@@ -243,6 +245,8 @@ static uint64_t content_length(ea_call *call)
     return n;
 }
 
+/* First sight of a request: headers only. Refusals are decided here and usually sent after the body
+ * was read and thrown away: a client that is still sending would not see an earlier answer. */
 static enum MHD_Result begin_call(ea_server *s, struct MHD_Connection *conn, const char *url,
                                   const char *method, void **con_cls)
 {
@@ -271,6 +275,7 @@ static enum MHD_Result begin_call(ea_server *s, struct MHD_Connection *conn, con
     return MHD_YES;
 }
 
+/* Returning MHD_NO closes the connection: for clients that do not stop sending. */
 static enum MHD_Result take_body(ea_call *call, const char *data, size_t *n)
 {
     size_t max = call->server->params.max_body_bytes, got = *n;
@@ -287,6 +292,8 @@ static enum MHD_Result take_body(ea_call *call, const char *data, size_t *n)
     return MHD_YES;
 }
 
+/* libmicrohttpd's handler: called once with the headers, then with each piece of the body, once
+ * without any at its end, and again each time that a suspended connection is resumed. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *conn, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *n, void **con_cls)
@@ -407,6 +414,7 @@ void ea_server_params_default(ea_server_params *p)
                             .stall_ms = 10000};
 }
 
+/* Empty ones between commas are dropped: they would let everybody in. */
 static ea_status split_keys(ea_server *s, ea_error *err)
 {
     const char *at = s->params.api_key ? s->params.api_key : "";

@@ -1,5 +1,9 @@
-/* stream.c: server-sent events. libmicrohttpd asks for bytes on the connection's thread; when there
- * are none the connection is suspended, and the inbox resumes it at the next event. */
+/* stream.c: server-sent events (the "text/event-stream" of the HTML standard, section 9.2), one
+ * "data:" line an event. libmicrohttpd asks for bytes on the connection's thread; when there are
+ * none the connection is suspended, and the inbox resumes it at the next event.
+ *
+ * Invariant: call->out holds whole events from the engine's whole characters; what lies before
+ * out_at was sent. Once `ended` is set nothing is added. */
 #include "server/internal.h"
 
 #include <string.h>
@@ -14,6 +18,7 @@ void ea_sse_chunk_end(ea_call *call)
     ea_buf_puts(&call->out, "\n\n");
 }
 
+/* The status line is long gone: the error travels as an event, and no [DONE] follows it. */
 static void add_error_event(ea_call *call)
 {
     ea_sse_chunk_begin(call);
@@ -22,6 +27,7 @@ static void add_error_event(ea_call *call)
     call->ended = true;
 }
 
+/* Close the stream when its last choice is done or something failed. */
 static void after_feed(ea_call *call)
 {
     if (call->failed) {
@@ -67,6 +73,7 @@ static bool refill(ea_call *call)
     return true;
 }
 
+/* libmicrohttpd's reader. 0 is only allowed with the connection suspended: it would spin. */
 static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max)
 {
     (void)pos;
