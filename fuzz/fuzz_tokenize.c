@@ -10,7 +10,7 @@
 
 /* A byte-level vocabulary of 256 bytes, a few merges and special tokens, or SPM over the same
  * tokens; built once. */
-static ea_vocab *build(bool spm)
+static ea_vocab *build(bool spm, ea_gguf **out_gguf)
 {
     static const char *const words[] = {"ab", "abc", "  ", "\n\n", "12", "he", "hello"};
     static const char *const merges[] = {"a b", "ab c", "h e"};
@@ -55,6 +55,7 @@ static ea_vocab *build(bool spm)
         ea_vocab_load(g, -1, &v, NULL) != EA_OK)
         abort();
     ea_gguf_writer_destroy(w);
+    *out_gguf = g;
     return v;
 }
 
@@ -83,10 +84,11 @@ static void check(const ea_vocab *v, const char *text, size_t n, unsigned flags,
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static ea_vocab *vocabs[2];
+    static ea_vocab *vocabs[2]; /* kept, with what they stand on, for all inputs */
+    static ea_gguf *ggufs[2];
     for (int spm = 0; spm < 2; spm++) {
         if (!vocabs[spm])
-            vocabs[spm] = build(spm);
+            vocabs[spm] = build(spm, &ggufs[spm]);
         const ea_vocab *v = vocabs[spm];
         const char *text = (const char *)data;
         check(v, text, size, 0, true);
