@@ -103,6 +103,13 @@ INLINE __m512 i8_row(const uint8_t *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)p)));
 }
 
+/* Low nibbles. */
+INLINE __m512 low4_row(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_and_si512(
+        _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)p)), _mm512_set1_epi32(15)));
+}
+
 INLINE int32_t load32(const void *p)
 {
     int32_t v;
@@ -121,54 +128,46 @@ typedef struct ea_rows {
 #define ROW_X(rows, r) ((rows)->x[(r) / EA_Q8_ROWS])
 #define ROW_LANE(rows, r) ((rows)->lane + (r) % EA_Q8_ROWS)
 
-/* Integer dot products of groups g0..g1-1; `zeros` holds -zero in the int16 halves that count. */
-INLINE void dot_rows(const ea_fmt f, const uint8_t *codes, int g0, int g1, int zeros,
-                     const ea_rows *rows, const int n_rows, __m512i dot[MAX_ROWS])
+/* Where an integer accumulator starts: -zero times the sums of the halves that `zeros` (a pair of
+ * int16) picks. */
+INLINE __m512i start_dot(const ea_fmt f, int zeros, const ea_rows *rows, int r)
 {
+    if (!f.zero)
+        return _mm512_setzero_si512();
+    return _mm512_madd_epi16(_mm512_set1_epi32(zeros),
+                             _mm512_set1_epi32(load32(ROW_X(rows, r)->sum16[ROW_LANE(rows, r)])));
+}
+
+INLINE __m512i add_group(__m512i dot, __m512i w, const ea_rows *rows, int r, int g)
+{
+    return _mm512_dpbusd_epi32(
+        dot, w, _mm512_set1_epi32(load32(ROW_X(rows, r)->q[ROW_LANE(rows, r)] + 4 * g)));
+}
+
+/* acc += idot * (dw * dx) */
+INLINE __m512 add_scaled(__m512 acc, __m512 idot, __m512 dw, const ea_rows *rows, int r)
+{
+    const __m512 dx = _mm512_set1_ps(ROW_X(rows, r)->d[ROW_LANE(rows, r)]);
+    return _mm512_fmadd_ps(idot, _mm512_mul_ps(dw, dx), acc);
+}
+
+/* One scale a 32-block. Groups outside, rows inside: as many chains as rows, and only one vector of
+ * codes alive. */
+INLINE void block_plain(const ea_fmt f, const uint8_t *sb, int j, const ea_rows *rows,
+                        const int n_rows, __m512 acc[MAX_ROWS])
+{
+    const uint8_t *codes = sb + (f.k ? HEAD_K : HEAD_BLOCK) + j * f.code_bytes;
+    const uint32_t z = (uint16_t)-f.zero;
+    __m512i dot[MAX_ROWS];
 #pragma GCC unroll 12
     for (int r = 0; r < n_rows; r++)
-        dot[r] = f.zero ? _mm512_madd_epi16(
-                              _mm512_set1_epi32(zeros),
-                              _mm512_set1_epi32(load32(ROW_X(rows, r)->sum16[ROW_LANE(rows, r)])))
-                        : _mm512_setzero_si512();
+        dot[r] = start_dot(f, (int)(z << 16 | z), rows, r);
 #pragma GCC unroll 8
-    for (int g = g0; g < g1; g++) {
+    for (int g = 0; g < 8; g++) {
         const __m512i w = group_codes(f, codes, g);
 #pragma GCC unroll 12
         for (int r = 0; r < n_rows; r++)
-            dot[r] = _mm512_dpbusd_epi32(
-                dot[r], w, _mm512_set1_epi32(load32(ROW_X(rows, r)->q[ROW_LANE(rows, r)] + 4 * g)));
-    }
-}
-
-/* Block j of the super-block at sb. Scales per 16: idot = sc0 dot0 + sc1 dot1 is below 2^24 in
- * magnitude (ref/matmul.c), so taking it in f32 is exact. */
-INLINE void block_rows(const ea_fmt f, const uint8_t *sb, int j, const ea_rows *rows,
-                       const int n_rows, __m512 acc[MAX_ROWS])
-{
-    const uint8_t *codes = sb + (f.k ? HEAD_K : HEAD_BLOCK) + j * f.code_bytes;
-    const uint16_t z = (uint16_t)-f.zero;
-    __m512i dot[MAX_ROWS];
-    __m512 idot[MAX_ROWS];
-    if (f.scales == PLAIN || f.scales == MIN) {
-        dot_rows(f, codes, 0, 8, (int)((uint32_t)z << 16 | z), rows, n_rows, dot);
-        for (int r = 0; r < n_rows; r++)
-            idot[r] = _mm512_cvtepi32_ps(dot[r]);
-    } else {
-        const uint8_t *scales = sb + 64 + 32 * j;
-        __m512 sc[2];
-        for (int h = 0; h < 2; h++)
-            sc[h] = f.scales == SCALES16
-                        ? i8_row(scales + 16 * h)
-                        : _mm512_cvtepi32_ps(_mm512_and_si512(
-                              _mm512_cvtepu8_epi32(_mm_load_si128((const void *)(scales + 16 * h))),
-                              _mm512_set1_epi32(15)));
-        dot_rows(f, codes, 0, 4, (int)z, rows, n_rows, dot);
-        for (int r = 0; r < n_rows; r++)
-            idot[r] = _mm512_mul_ps(_mm512_cvtepi32_ps(dot[r]), sc[0]);
-        dot_rows(f, codes, 4, 8, (int)((uint32_t)z << 16), rows, n_rows, dot);
-        for (int r = 0; r < n_rows; r++)
-            idot[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r]), sc[1], idot[r]);
+            dot[r] = add_group(dot[r], w, rows, r, g);
     }
 
     __m512 dw = f16_row(sb + (f.k || f.scales == MIN ? 0 : 32 * j)), m = _mm512_setzero_ps();
@@ -181,22 +180,62 @@ INLINE void block_rows(const ea_fmt f, const uint8_t *sb, int j, const ea_rows *
     }
 #pragma GCC unroll 12
     for (int r = 0; r < n_rows; r++) {
-        const struct ea_q8_block *x = ROW_X(rows, r);
-        const int lane = ROW_LANE(rows, r);
-        acc[r] = _mm512_fmadd_ps(idot[r], _mm512_mul_ps(dw, _mm512_set1_ps(x->d[lane])), acc[r]);
+        acc[r] = add_scaled(acc[r], _mm512_cvtepi32_ps(dot[r]), dw, rows, r);
         if (f.scales == MIN) {
-            const __m512 sx = _mm512_set1_ps(x->s[lane]);
+            const __m512 sx = _mm512_set1_ps(ROW_X(rows, r)->s[ROW_LANE(rows, r)]);
             acc[r] = f.k ? _mm512_fnmadd_ps(m, sx, acc[r]) : _mm512_fmadd_ps(m, sx, acc[r]);
         }
     }
+}
+
+/* Scales per 16: idot = sc0 dot0 + sc1 dot1 is below 2^24 in magnitude (ref/matmul.c), so taking it
+ * in f32 is exact. Two integer accumulators a row: all codes stay in registers and the rows pass in
+ * fours. */
+INLINE void block_scales16(const ea_fmt f, const uint8_t *sb, int j, const ea_rows *rows,
+                           const int n_rows, __m512 acc[MAX_ROWS])
+{
+    const uint8_t *codes = sb + HEAD_K + j * f.code_bytes, *scales = sb + 64 + 32 * j;
+    const uint32_t z = (uint16_t)-f.zero;
+    __m512 sc[2];
+    for (int h = 0; h < 2; h++)
+        sc[h] = f.scales == SCALES16 ? i8_row(scales + 16 * h) : low4_row(scales + 16 * h);
+    const __m512 dw = f16_row(sb);
+    __m512i w[8];
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++)
+        w[g] = group_codes(f, codes, g);
+#pragma GCC unroll 3
+    for (int r0 = 0; r0 < n_rows; r0 += EA_Q8_ROWS) {
+        __m512 idot[EA_Q8_ROWS];
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            __m512i dot[EA_Q8_ROWS];
+#pragma GCC unroll 4
+            for (int i = 0; i < EA_MIN(EA_Q8_ROWS, n_rows); i++)
+                dot[i] = start_dot(f, (int)(h ? z << 16 : z), rows, r0 + i);
+#pragma GCC unroll 4
+            for (int g = 4 * h; g < 4 * h + 4; g++)
+#pragma GCC unroll 4
+                for (int i = 0; i < EA_MIN(EA_Q8_ROWS, n_rows); i++)
+                    dot[i] = add_group(dot[i], w[g], rows, r0 + i, g);
+#pragma GCC unroll 4
+            for (int i = 0; i < EA_MIN(EA_Q8_ROWS, n_rows); i++) {
+                const __m512 part = _mm512_cvtepi32_ps(dot[i]);
+                idot[i] = h ? _mm512_fmadd_ps(part, sc[1], idot[i]) : _mm512_mul_ps(part, sc[0]);
+            }
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < EA_MIN(EA_Q8_ROWS, n_rows); i++)
+            acc[r0 + i] = add_scaled(acc[r0 + i], idot[i], dw, rows, r0 + i);
+    }
     if (f.scales == SCALES16_MIN) {
         /* Minima of both halves as int16 pairs, times the pairs of sums. */
-        const uint8_t *scales = sb + 64 + 32 * j;
         const __m512i lo = _mm512_cvtepu8_epi32(_mm_load_si128((const void *)scales)),
                       hi = _mm512_cvtepu8_epi32(_mm_load_si128((const void *)(scales + 16)));
         const __m512i pair = _mm512_or_si512(_mm512_srli_epi32(lo, 4),
                                              _mm512_slli_epi32(_mm512_srli_epi32(hi, 4), 16));
         const __m512 dmin = f16_row(sb + 32);
+#pragma GCC unroll 12
         for (int r = 0; r < n_rows; r++) {
             const struct ea_q8_block *x = ROW_X(rows, r);
             const int lane = ROW_LANE(rows, r);
@@ -206,6 +245,16 @@ INLINE void block_rows(const ea_fmt f, const uint8_t *sb, int j, const ea_rows *
                 _mm512_fnmadd_ps(imin, _mm512_mul_ps(dmin, _mm512_set1_ps(x->d[lane])), acc[r]);
         }
     }
+}
+
+/* Block j of the super-block at sb. */
+INLINE void block_rows(const ea_fmt f, const uint8_t *sb, int j, const ea_rows *rows,
+                       const int n_rows, __m512 acc[MAX_ROWS])
+{
+    if (f.scales == PLAIN || f.scales == MIN)
+        block_plain(f, sb, j, rows, n_rows, acc);
+    else
+        block_scales16(f, sb, j, rows, n_rows, acc);
 }
 
 /* ---- one tile times R rows ---- */
