@@ -59,20 +59,10 @@ fn call_conversation(arguments: Json, content: Json) -> Json {
     ])
 }
 
-/// The mark shows up as a key, in one of the forms that templates write arguments in.
+/// The mark is there, and not as the inside of an escaped string.
 fn shows_key(text: &Option<String>) -> bool {
-    text.as_ref().is_some_and(|t| {
-        [
-            format!("\"{MARK}\":"),
-            format!("'{MARK}':"),
-            format!("={MARK}>"),
-            format!(">{MARK}<"),
-        ]
-        .iter()
-        .any(|form| t.contains(form.as_str()))
-            || t.contains(&format!("{MARK}="))
-            || t.contains(&format!("{MARK}:"))
-    })
+    text.as_ref()
+        .is_some_and(|t| t.contains(MARK) && !t.contains(&format!("\\\"{MARK}")))
 }
 
 pub fn probe(template: &Template) -> Needs {

@@ -58,7 +58,7 @@ static ea_ext_template *load_template(cache *c, const char *name)
 }
 
 /* Members of a context file as the render call takes them. */
-static int render_context(const ea_ext_template *t, json_t *context, ea_ext_text *out)
+static int render_context(const ea_ext_template *t, json_t *context, bool adapt, ea_ext_text *out)
 {
     char *messages = json_dumps(json_object_get(context, "messages"), 0),
          *tools = json_dumps(json_object_get(context, "tools"), 0);
@@ -79,6 +79,7 @@ static int render_context(const ea_ext_template *t, json_t *context, ea_ext_text
         .bos = json_string_value(json_object_get(context, "bos_token")),
         .eos = json_string_value(json_object_get(context, "eos_token")),
         .add_generation_prompt = json_is_true(json_object_get(context, "add_generation_prompt")),
+        .adapt = adapt,
         .now = 1721952000, /* 2024-07-26T00:00:00, as in the contexts */
     };
     int rc = ea_ext_template_render(t, &params, out);
@@ -94,7 +95,7 @@ static const char *check_row(const ea_ext_template *t, json_t *row, json_t *cont
 {
     static char problem[600];
     ea_ext_text out = {0};
-    int rc = render_context(t, context, &out);
+    int rc = render_context(t, context, false, &out);
     const char *want = json_string_value(json_object_get(row, "output")),
                *kind = json_string_value(json_object_get(row, "kind"));
     problem[0] = '\0';
@@ -314,6 +315,36 @@ static void test_adapt(void **state)
                    "[hi][{\"z\": 1, \"a\": \"<\u00e9>\"}]");
 }
 
+/* Arguments as clients send them (JSON text) give what the template makes of objects. */
+static void test_adapt_real(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "Qwen-Qwen2.5-7B-Instruct.jinja",         "Qwen3-Coder.jinja",
+        "meta-llama-Llama-3.2-3B-Instruct.jinja", "mistralai-Mistral-Nemo-Instruct-2407.jinja",
+        "deepseek-ai-DeepSeek-V3.2.jinja",        "google-gemma-4-31B-it.jinja",
+    };
+    if (!shared_data_or_skip("templates/contexts/tool_use.json"))
+        skip();
+    setenv("TZ", "UTC", 1);
+    json_t *text = json_load_file(shared_data("templates/contexts/tool_use.json"), 0, NULL),
+           *object = json_load_file(shared_data("templates/contexts/tool_use_obj.json"), 0, NULL);
+    cache templates = {0};
+    for (size_t i = 0; i < EA_ARRAY_LEN(names); i++) {
+        ea_ext_text got = {0}, want = {0};
+        const ea_ext_template *t = load_template(&templates, names[i]);
+        assert_int_equal(render_context(t, text, true, &got), EA_EXT_OK);
+        assert_int_equal(render_context(t, object, false, &want), EA_EXT_OK);
+        if (strcmp(got.data, want.data) != 0)
+            fail_msg("%s: %s", names[i], got.data);
+        ea_ext_text_free(&got);
+        ea_ext_text_free(&want);
+    }
+    ea_ext_template_destroy(templates.t);
+    json_decref(text);
+    json_decref(object);
+}
+
 /* A template that knows nothing of tools has them told in the system message. */
 static void test_adapt_tools(void **state)
 {
@@ -361,9 +392,10 @@ static void test_bad_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),      cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_nesting),     cmocka_unit_test(test_adapt),
-        cmocka_unit_test(test_adapt_tools), cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_golden),     cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_nesting),    cmocka_unit_test(test_adapt),
+        cmocka_unit_test(test_adapt_real), cmocka_unit_test(test_adapt_tools),
+        cmocka_unit_test(test_bad_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
