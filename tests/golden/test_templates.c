@@ -320,9 +320,10 @@ static void test_adapt_real(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "Qwen-Qwen2.5-7B-Instruct.jinja",         "Qwen3-Coder.jinja",
-        "meta-llama-Llama-3.2-3B-Instruct.jinja", "mistralai-Mistral-Nemo-Instruct-2407.jinja",
-        "deepseek-ai-DeepSeek-V3.2.jinja",        "google-gemma-4-31B-it.jinja",
+        "Qwen-Qwen2.5-7B-Instruct.jinja",
+        "Qwen3-Coder.jinja",
+        "meta-llama-Llama-3.2-3B-Instruct.jinja",
+        "mistralai-Mistral-Nemo-Instruct-2407.jinja",
     };
     if (!shared_data_or_skip("templates/contexts/tool_use.json"))
         skip();
