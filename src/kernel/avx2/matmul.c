@@ -229,6 +229,16 @@ INLINE void block_rows(const ea_fmt f, const uint8_t *sb, int j, int col, const 
 
 /* ---- half a tile times R rows ---- */
 
+/* Ask for the share of block j in the super-block that lies EA_PREFETCH_BYTES ahead. */
+INLINE void prefetch(const ea_fmt f, size_t sb_bytes, const uint8_t *sb, int j)
+{
+    const int lines = (int)(sb_bytes / 64 + (size_t)f.sb_blocks - 1) / f.sb_blocks;
+    const uintptr_t at = (uintptr_t)sb + EA_PREFETCH_BYTES + (uintptr_t)(64 * lines * j);
+#pragma GCC unroll 10
+    for (int l = 0; l < lines; l++)
+        _mm_prefetch((const char *)(at + (uintptr_t)(64 * l)), _MM_HINT_T0);
+}
+
 /* Rows r .. r + n_rows - 1 of args, all in one group of four; columns col .. col + 7 of the tile.
  */
 INLINE void half_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int col, int r,
@@ -243,8 +253,11 @@ INLINE void half_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int 
     for (int i = 0; i < n_rows; i++)
         acc[i] = _mm256_setzero_ps();
     for (int b = 0; b + f.sb_blocks <= n_blocks; b += f.sb_blocks, sb += sb_bytes)
-        for (int j = 0; j < f.sb_blocks; j++, rows.x++)
+        for (int j = 0; j < f.sb_blocks; j++, rows.x++) {
+            if (n_rows == 1 && col == 0) /* the other half comes from the cache */
+                prefetch(f, sb_bytes, sb, j);
             block_rows(f, sb, j, col, &rows, n_rows, acc);
+        }
     if (f.sb_blocks == 2 && n_blocks % 2)
         block_rows(f, sb, 0, col, &rows, n_rows, acc);
     for (int i = 0; i < n_rows; i++)

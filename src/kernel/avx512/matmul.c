@@ -259,6 +259,16 @@ INLINE void block_rows(const ea_fmt f, const uint8_t *sb, int j, const ea_rows *
 
 /* ---- one tile times R rows ---- */
 
+/* Ask for the share of block j in the super-block that lies EA_PREFETCH_BYTES ahead. */
+INLINE void prefetch(const ea_fmt f, size_t sb_bytes, const uint8_t *sb, int j)
+{
+    const int lines = (int)(sb_bytes / 64 + (size_t)f.sb_blocks - 1) / f.sb_blocks;
+    const uintptr_t at = (uintptr_t)sb + EA_PREFETCH_BYTES + (uintptr_t)(64 * lines * j);
+#pragma GCC unroll 10
+    for (int l = 0; l < lines; l++)
+        _mm_prefetch((const char *)(at + (uintptr_t)(64 * l)), _MM_HINT_T0);
+}
+
 /* Rows r .. r + n_rows - 1 of args; they lie in one group of four, or start at a group. */
 INLINE void tile_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int r, const int n_rows)
 {
@@ -276,6 +286,8 @@ INLINE void tile_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int 
         acc[i] = _mm512_setzero_ps();
     for (int b = 0; b + f.sb_blocks <= n_blocks; b += f.sb_blocks, sb += sb_bytes)
         for (int j = 0; j < f.sb_blocks; j++) {
+            if (n_rows <= EA_Q8_ROWS)
+                prefetch(f, sb_bytes, sb, j);
             block_rows(f, sb, j, &rows, n_rows, acc);
 #pragma GCC unroll 3
             for (int i = 0; i < (n_rows + 3) / EA_Q8_ROWS; i++)
