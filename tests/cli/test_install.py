@@ -36,7 +36,8 @@ class Install(cli.Case):
 
     def test_library_shows_the_header_and_nothing_else(self):
         library = next(p for p in self.folder.rglob("libedgeagent.so") if p.exists())
-        names = {line.split()[-1].split("@")[0] for line in call("nm", "-D", "--defined-only", str(library)).splitlines()}
+        listed = call("nm", "-D", "--defined-only", str(library)).splitlines()
+        names = {line.split()[-1].split("@")[0] for line in listed}
         text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
         declared = {m.group(1) for part in text.split(";") if "EA_API" in part
                     for m in [re.search(r"\b(ea_[a-z0-9_]+)\s*\(", part[part.rindex("EA_API"):])] if m}
