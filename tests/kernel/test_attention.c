@@ -37,7 +37,7 @@ static bool same_bits(float a, float b)
 typedef struct sequence {
     int head_dim, n_pos;
     size_t page_bytes, k_offset, v_offset;
-    int32_t table[MAX_POS / EA_PAGE_TOKENS + 1];
+    int32_t *table; /* no longer than the pages, so that sanitizers see a read past them */
     uint8_t *kv;
     size_t kv_bytes;
     void *scratch;
@@ -56,7 +56,9 @@ static void sequence_init(sequence *s, int head_dim, int n_pos, float k_size, fl
     s->kv_bytes = (size_t)n_slots * s->page_bytes;
     s->kv = aligned_alloc(64, s->kv_bytes);
     s->scratch = aligned_alloc(64, (ea_attn_scratch_bytes(head_dim) + 63) / 64 * 64);
+    s->table = malloc((size_t)n_pages * sizeof *s->table);
     assert_non_null(s->kv);
+    assert_non_null(s->table);
     assert_non_null(s->scratch);
     memset(s->kv, 0xff, s->kv_bytes);
     memset(s->scratch, 0xff, ea_attn_scratch_bytes(head_dim));
@@ -82,6 +84,7 @@ static void sequence_init(sequence *s, int head_dim, int n_pos, float k_size, fl
 static void sequence_done(sequence *s)
 {
     free(s->kv);
+    free(s->table);
     free(s->scratch);
 }
 
@@ -199,6 +202,8 @@ static void test_levels_random(void **state)
         sequence s;
         sequence_init(&s, dims[i], 600, 3, 2, i);
         for (size_t j = 0; j < EA_ARRAY_LEN(counts); j++) {
+            if (dims[i] * counts[j] > 64 * 64) /* the scalar form's time */
+                continue;
             queries qs;
             queries_init(&qs, counts[j], dims[i], 3, 100 + j);
             place_chunk(&qs, 599 - 37 * (int)j, 1 + (int)j % 3);
@@ -239,8 +244,8 @@ static void test_levels_scattered(void **state)
     uint64_t seed = 5;
     sequence s;
     sequence_init(&s, 64, MAX_POS, 3, 2, 11);
-    for (int window = 0; window <= 600; window += 150)
-        for (int n = 5; n <= EA_ATTN_QUERIES; n += 19) {
+    for (int window = 0; window <= 600; window += 300)
+        for (int n = 5; n <= EA_ATTN_QUERIES; n += 59) {
             queries qs;
             queries_init(&qs, n, 64, 3, (uint64_t)n);
             for (int i = 0; i < n; i++)
@@ -261,10 +266,10 @@ static void test_levels_extreme(void **state)
     for (size_t i = 0; i < EA_ARRAY_LEN(sizes); i++)
         for (size_t j = 0; j < EA_ARRAY_LEN(sizes); j++) {
             sequence s;
-            sequence_init(&s, 64, 300, EA_MIN(sizes[j], 60000.0f), 65000, i);
+            sequence_init(&s, 64, 270, EA_MIN(sizes[j], 60000.0f), 65000, i);
             queries qs;
-            queries_init(&qs, 7, 64, sizes[i], j);
-            place_chunk(&qs, 299, 1);
+            queries_init(&qs, 3, 64, sizes[i], j);
+            place_chunk(&qs, 269, 1);
             check_levels(&s, &qs);
             queries_done(&qs);
             sequence_done(&s);
@@ -361,11 +366,11 @@ static void test_queries_are_independent(void **state)
     const ea_kernel_level *levels = ea_kernel_levels(&n_levels);
     for (size_t i = 0; i < EA_ARRAY_LEN(dims); i++) {
         sequence s;
-        sequence_init(&s, dims[i], 700, 3, 2, i);
+        sequence_init(&s, dims[i], 300, 3, 2, i);
         queries all, one;
         queries_init(&all, EA_ATTN_QUERIES, dims[i], 3, i);
         queries_init(&one, 1, dims[i], 3, i);
-        place_chunk(&all, 690, 3);
+        place_chunk(&all, 290, 3);
         for (size_t l = 0; l < n_levels; l++) {
             if (!ea_cpu_has(levels[l].level) || !levels[l].table->attention)
                 continue;

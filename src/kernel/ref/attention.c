@@ -7,7 +7,8 @@
 #include "kernel/exp.h"
 
 /* Enough for every folder: the vector forms pack the queries, keep the running outputs, and keep
- * one block's scores (at most 16 queries; attention_vec.h). The scalar form needs head_dim floats.
+ * one block's scores (at most 16 queries; attention_vec.h). The scalar form needs twice head_dim
+ * floats.
  */
 size_t ea_attn_scratch_bytes(int head_dim)
 {
@@ -59,16 +60,16 @@ static void add_span(const ea_attn_args *a, int query, int base, int lo, int hi,
     float keep = ea_exp_scalar(r->max - both), add = ea_exp_scalar(max - both);
     r->max = both;
     r->sum = fmaf(r->sum, keep, lane[0] * add);
-    float *o = (float *)a->scratch;
-    for (int d = 0; d < a->head_dim; d++) {
-        float acc = 0;
-        for (int pos = lo; pos <= hi; pos++) {
-            const ea_f16 *v =
-                block(a, pos, a->v_offset) + (ptrdiff_t)(pos % EA_PAGE_TOKENS) * a->head_dim;
-            acc = fmaf(ea_f16_to_f32(v[d]), p[pos - base], acc);
-        }
-        o[d] = fmaf(o[d], keep, acc * add);
+    float *o = (float *)a->scratch, *acc = o + a->head_dim;
+    memset(acc, 0, (size_t)a->head_dim * sizeof *acc);
+    for (int pos = lo; pos <= hi; pos++) {
+        const ea_f16 *v =
+            block(a, pos, a->v_offset) + (ptrdiff_t)(pos % EA_PAGE_TOKENS) * a->head_dim;
+        for (int d = 0; d < a->head_dim; d++)
+            acc[d] = fmaf(ea_f16_to_f32(v[d]), p[pos - base], acc[d]);
     }
+    for (int d = 0; d < a->head_dim; d++)
+        o[d] = fmaf(o[d], keep, acc[d] * add);
 }
 
 void ea_attention__ref(const ea_attn_args *a)
