@@ -41,7 +41,7 @@ test-asan:
 test-tsan:
 	@cmake --preset tsan --log-level=WARNING >/dev/null
 	@cmake --build --preset tsan -j $(JOBS)
-	ctest --preset tsan -L 'tsan'
+	ctest --preset tsan -L 'engine|http|threads'
 
 test-real: build ## the long tests on the 0.5B and 1.5B models too
 	@tools/fetch-models all

@@ -10,7 +10,8 @@ foreach(pair IN ITEMS "smollm2=SmolLM2-135M-Instruct.Q4_1.gguf" "coder-0.5b=qwen
     add_test(NAME real-greedy-${CMAKE_MATCH_1}
         COMMAND test_real ${CMAKE_MATCH_2} ${CMAKE_CURRENT_SOURCE_DIR}/real/${CMAKE_MATCH_1}.json)
     add_test(NAME real-perplexity-${CMAKE_MATCH_1}
-        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/real/perplexity.py $<TARGET_FILE:edgeagent> ${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/real/perplexity.py $<TARGET_FILE:edgeagent>
+                ${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
     set_tests_properties(real-greedy-${CMAKE_MATCH_1} real-perplexity-${CMAKE_MATCH_1} PROPERTIES
         LABELS real TIMEOUT 900 SKIP_RETURN_CODE 77 RUN_SERIAL ON
         ENVIRONMENT "EA_SOURCE_DIR=${PROJECT_SOURCE_DIR}")

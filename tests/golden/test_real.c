@@ -11,10 +11,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Both programs quantise activations to 8 bits, by blocks of different size (32 here, 256 there for
- * the K formats), so log-probabilities differ by some hundredths, more where the distribution is
- * flat; a mistake in the model shows as whole units. */
-#define NEAR_TIE 0.30
+/* Both programs quantise activations to 8 bits and round what they store, each in its own way, so
+ * their log-probabilities differ by some hundredths, and by tenths where the distribution is flat.
+ * Measured on the 32 steps of the 135M model's first prompt against forward_ref.c without rounding:
+ * mean error of the recorded figures 0.098, of this engine's numerics 0.073. A mistake in the model
+ * shows as whole units. */
+#define NEAR_TIE 0.50
 /* Mean difference of the log-probabilities of tokens that both list among their best five. */
 #define MEAN_LOGPROB 0.10
 
@@ -24,7 +26,7 @@ struct answer {
     int n;
     int32_t tokens[MAX_STEPS];
     ea_token_prob top[MAX_STEPS][N_TOP];
-    bool failed;
+    bool failed, stopped; /* stopped: the next token would have been an end token */
     char error[256];
 };
 
@@ -37,6 +39,8 @@ static bool collect(void *user, const ea_event *event)
             a->top[a->n][i] = i < event->n_top ? event->top[i] : (ea_token_prob){-1, -INFINITY};
         a->n++;
     }
+    if (event->kind == EA_EVENT_DONE)
+        a->stopped = event->finish == EA_FINISH_STOP;
     if (event->kind == EA_EVENT_DONE && event->finish == EA_FINISH_ERROR) {
         a->failed = true;
         snprintf(a->error, sizeof a->error, "%s", event->error ? event->error : "?");
@@ -111,7 +115,7 @@ static void compare_probs(json_t *step, const ea_token_prob *top, struct tally *
     }
 }
 
-static void check_prompt(ea_engine *engine, json_t *row, struct tally *tally)
+static void check_prompt(const ea_model *model, ea_engine *engine, json_t *row, struct tally *tally)
 {
     const char *id = json_string_value(json_object_get(row, "id"));
     json_t *prompt = json_object_get(row, "prompt"), *want = json_object_get(row, "tokens");
@@ -126,9 +130,8 @@ static void check_prompt(ea_engine *engine, json_t *row, struct tally *tally)
     size_t done = 0;
     while (done < n_want) {
         generate(engine, tokens, n_prompt + done, (int)(n_want - done), &a);
-        if (a.n == 0)
-            break;
-        for (int i = 0; i < a.n && done < n_want; i++) {
+        bool forked = false;
+        for (int i = 0; i < a.n && done < n_want && !forked; i++) {
             int32_t theirs = tokens[n_prompt + done], ours = a.tokens[i];
             json_t *step = json_array_get(top, done);
             compare_probs(step, a.top[i], tally);
@@ -142,9 +145,19 @@ static void check_prompt(ea_engine *engine, json_t *row, struct tally *tally)
                    "ours %.3f)\n",
                    id, done - 1, theirs, rec_t, our_t, ours, rec_o, our_o);
             tally->n_ties++;
-            if (rec_t - rec_o > NEAR_TIE || our_o - our_t > NEAR_TIE)
+            if ((json_array_size(step) && rec_t - rec_o > NEAR_TIE) || our_o - our_t > NEAR_TIE)
                 fail_msg("%s: step %zu differs by more than a near-tie", id, done - 1);
-            break; /* go on from the recorded token */
+            forked = true; /* go on from the recorded token */
+        }
+        if (forked)
+            continue;
+        if (a.stopped && done < n_want) {
+            if (!ea_token_is_eog(model, tokens[n_prompt + done]) || done + 1 != n_want)
+                fail_msg("%s: we end the answer after %zu of %zu tokens", id, done, n_want);
+            tally->n_steps++;
+            done++;
+        } else if (a.n == 0) {
+            break;
         }
     }
     free(tokens);
@@ -179,7 +192,7 @@ int main(int argc, char **argv)
     struct tally tally = {0};
     size_t i;
     json_t *row;
-    json_array_foreach(rows, i, row) check_prompt(engine, row, &tally);
+    json_array_foreach(rows, i, row) check_prompt(model, engine, row, &tally);
     printf("%d steps, %d near-ties; mean difference of log-probabilities %.4f over %d\n",
            tally.n_steps, tally.n_ties, tally.sum_diff / tally.n_probs, tally.n_probs);
     ea_engine_destroy(engine);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """perplexity.py EDGEAGENT NAME MODEL-FILE: perplexity over 20,000 bytes of text within 0.5 % of llama-perplexity's.
 
-The text is the beginning of the gsm8k workload (questions and reference answers), put together the same way that it was for
-the recorded figures:  llama-perplexity -m MODEL -f TEXT -c 512
+The text is the beginning of the gsm8k workload (questions and reference answers), put together the same way that it
+was for the recorded figures:  llama-perplexity -m MODEL -f TEXT -c 512
 """
 import json
 import os
