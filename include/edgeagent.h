@@ -279,7 +279,7 @@ typedef enum ea_finish {
 } ea_finish;
 
 typedef enum ea_event_kind {
-    EA_EVENT_STARTED,        /* left the queue; n_cached is known */
+    EA_EVENT_STARTED, /* left the queue; n_cached is what the tree has now, it may still grow */
     EA_EVENT_PROMPT_LOGPROB, /* one prompt position, only with prompt_logprobs */
     EA_EVENT_TOKEN, /* one generated token; text may be empty (held back for UTF-8 or a stop string)
                      */

@@ -176,13 +176,18 @@ void ea_agent_move(ea_agents *agents, ea_agent_rec *rec, ea_agent_state from, ea
     rec->n_live[to]++;
 }
 
-void ea_agent_started(ea_agent_rec *rec, int n_prompt, int n_cached)
+void ea_agent_started(ea_agent_rec *rec, int n_prompt)
 {
     if (!rec)
         return;
     rec->info.n_prompt += (uint64_t)n_prompt;
-    rec->info.n_cached += (uint64_t)n_cached;
     rec->info.n_ctx = n_prompt;
+}
+
+void ea_agent_cached(ea_agent_rec *rec, int n)
+{
+    if (rec)
+        rec->info.n_cached += (uint64_t)n;
 }
 
 void ea_agent_token(ea_agents *agents, ea_agent_rec *rec, int n_ctx, double tokens_per_s,

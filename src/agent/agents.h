@@ -28,7 +28,10 @@ ea_agent_rec *ea_agents_open(ea_agents *agents, const char *name, const char *ro
 void ea_agent_move(ea_agents *agents, ea_agent_rec *rec, ea_agent_state from, ea_agent_state to);
 
 /* It left the queue for the first time. */
-void ea_agent_started(ea_agent_rec *rec, int n_prompt, int n_cached);
+void ea_agent_started(ea_agent_rec *rec, int n_prompt);
+
+/* n further prompt tokens need not be computed. */
+void ea_agent_cached(ea_agent_rec *rec, int n);
 
 /* It has n_ctx tokens now, one more generated, at a speed of tokens_per_s (0: not known yet). */
 void ea_agent_token(ea_agents *agents, ea_agent_rec *rec, int n_ctx, double tokens_per_s,

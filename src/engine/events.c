@@ -31,15 +31,34 @@ static void deliver(ea_engine *e, ea_request *r, ea_event *event)
         ea_alloc_guard_begin(true);
 }
 
+static void count_cached(ea_engine *e, ea_request *r, int n)
+{
+    r->n_cached += n;
+    e->stats.n_cached_tokens += (uint64_t)n;
+    pthread_mutex_lock(&e->mail->lock);
+    ea_agent_cached(r->rec, n);
+    pthread_mutex_unlock(&e->mail->lock);
+}
+
+/* Others may have computed what a prompt needs while it was in prefill itself. */
+void ea_request_note_matched(ea_engine *e, ea_request *r)
+{
+    int n = EA_MIN(e->seqs[r->seq].n_tokens, r->n_prompt) - r->n_seen;
+    if (!r->started || n <= 0)
+        return;
+    r->n_seen += n;
+    count_cached(e, r, n);
+}
+
 void ea_request_emit_started(ea_engine *e, ea_request *r)
 {
     r->started = true;
-    r->n_cached = e->seqs[r->seq].n_tokens;
     e->stats.n_prompt_tokens += (uint64_t)r->n_prompt;
-    e->stats.n_cached_tokens += (uint64_t)r->n_cached;
     pthread_mutex_lock(&e->mail->lock);
-    ea_agent_started(r->rec, r->n_prompt, r->n_cached);
+    ea_agent_started(r->rec, r->n_prompt);
     pthread_mutex_unlock(&e->mail->lock);
+    r->n_seen = e->seqs[r->seq].n_tokens;
+    count_cached(e, r, r->n_seen);
     ea_event event = {.kind = EA_EVENT_STARTED};
     deliver(e, r, &event);
 }

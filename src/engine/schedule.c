@@ -234,7 +234,9 @@ static int choose_rows(const ea_engine *e, const ea_request *r, double target_ms
 static void prefill(ea_engine *e, ea_request *r, double target_ms, bool first)
 {
     ea_kv_seq *seq = &e->seqs[r->seq];
-    if (!match(e, r))
+    bool go_on = match(e, r);
+    ea_request_note_matched(e, r);
+    if (!go_on)
         return;
     if (!r->started)
         ea_request_emit_started(e, r);

@@ -61,8 +61,9 @@ struct ea_request {
     ea_agent_state phase; /* QUEUED, PREFILL (also of what preemption made it lose), RUNNING */
     int32_t *tokens;      /* the timeline: n_tokens of room for n_max */
     int n_tokens, n_max;
-    int n_generated; /* the end token included */
-    int n_cached;
+    int n_generated;  /* the end token included */
+    int n_cached;     /* prompt positions that were taken from the tree, not computed */
+    int n_seen;       /* most positions ever held: after a preemption nothing counts twice */
     int next_logprob; /* prompt_logprobs: events for positions up to this one were sent */
     bool started;     /* STARTED was sent */
     ea_stream stream;
@@ -146,6 +147,8 @@ void ea_mailbox_sleep(ea_mailbox *mail);
 
 /* events.c: what a request's owner hears. All of them honour the callback's answer. */
 void ea_request_emit_started(ea_engine *e, ea_request *r);
+/* The sequence may have got positions from the tree: count those of the prompt as cached. */
+void ea_request_note_matched(ea_engine *e, ea_request *r);
 void ea_request_emit_prompt_logprob(ea_engine *e, ea_request *r, int pos, const float *logits);
 /* Take one sampled token into the timeline, show it, and end the request where that is due. */
 void ea_request_accept(ea_engine *e, ea_request *r, int32_t token, const float *logits);

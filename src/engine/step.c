@@ -38,6 +38,7 @@ static void take_results(ea_engine *e, ea_request *r)
     int first_pos = seq->n_tokens, n = r->n_rows;
     const ea_row *rows = e->rows + r->first_row;
     ea_kv_commit(e->kv, seq, r->tokens, n);
+    r->n_seen = EA_MAX(r->n_seen, seq->n_tokens);
     if (r->phase == EA_AGENT_PREFILL)
         e->prefill_clock += n;
     if (r->prompt_logprobs)

@@ -129,6 +129,37 @@ static void test_join_in_the_middle_of_a_prefill(void **state)
     harness_done(&h);
 }
 
+/* A shorter request overtakes a longer one in prefill and computes what both need: the longer one
+ * takes it from the tree in mid-prefill, and its count of cached tokens grows by that. */
+static void test_overtaken_in_the_middle_of_a_prefill(void **state)
+{
+    (void)state;
+    enum { LONG = 800, SHORT = 250, COMMON = 240 };
+    harness h;
+    int32_t a[LONG], b[SHORT];
+    harness_init(&h);
+    h.world.n_pages = 400;
+    h.params.n_batch = 32;
+    harness_start(&h);
+    fill_tokens(a, 0, LONG, 1);
+    fill_tokens(b, 0, COMMON, 1);
+    fill_tokens(b, COMMON, SHORT, 2);
+    b[COMMON] = a[COMMON] % 90 + 1;
+    collector *c = collector_new(&h), *d = collector_new(&h);
+    start(c, a, LONG, 1);
+    while (rows(&h) < 64)
+        ;
+    start(d, b, SHORT, 1);
+    wait_done(c);
+    wait_done(d);
+    assert_int_equal(rows(&h), LONG + SHORT - COMMON);
+    assert_int_equal(c->usage.n_cached + d->usage.n_cached, COMMON);
+    assert_int_equal(harness_stats(&h).n_cached_tokens, COMMON);
+    collector_free(c);
+    collector_free(d);
+    harness_done(&h);
+}
+
 static void test_returning_agent_computes_new_tokens_only(void **state)
 {
     (void)state;
@@ -255,6 +286,7 @@ int main(void)
         cmocka_unit_test(test_simultaneous_starts),
         cmocka_unit_test(test_same_prompt_four_times),
         cmocka_unit_test(test_join_in_the_middle_of_a_prefill),
+        cmocka_unit_test(test_overtaken_in_the_middle_of_a_prefill),
         cmocka_unit_test(test_returning_agent_computes_new_tokens_only),
         cmocka_unit_test(test_fork_of_one_agent),
         cmocka_unit_test(test_same_text_in_company),

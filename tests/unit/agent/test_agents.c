@@ -28,7 +28,9 @@ static void test_life_of_a_record(void **state)
     ea_agent_rec *rec = ea_agents_open(agents, "coder", "code", 1000000000);
     assert_int_equal(only(agents, 0).state, EA_AGENT_QUEUED);
     ea_agent_move(agents, rec, EA_AGENT_QUEUED, EA_AGENT_PREFILL);
-    ea_agent_started(rec, 100, 60);
+    ea_agent_started(rec, 100);
+    ea_agent_cached(rec, 45);
+    ea_agent_cached(rec, 15);
     assert_int_equal(only(agents, 0).state, EA_AGENT_PREFILL);
     ea_agent_move(agents, rec, EA_AGENT_PREFILL, EA_AGENT_RUNNING);
     ea_agent_token(agents, rec, 101, 12.5, 2000000000);
