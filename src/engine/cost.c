@@ -6,17 +6,16 @@
 
 #include "base/error.h"
 
-/* Where the filter starts: about a 1B model on two cores. Wrong by 10x elsewhere, which the wide
- * initial covariance and the doubling rule take care of. Attention is counted in thousands. */
+/* Where the fit starts: about a 1B model on two cores. Its pull is that of PRIOR steps: gone after
+ * the first few real ones, but enough to keep a feature defined that no step had yet. */
 static const double START[EA_COST_N] = {5, 5, 0.5, 1};
-static const double START_SIGMA[EA_COST_N] = {50, 20, 5, 5};
-static const double ATTN_UNIT = 1000;
-/* Share of START_SIGMA by which a weight may drift in one step. */
-static const double DRIFT = 0.002;
-/* So many clipped steps in a row are no accident: the machine has changed, and the weights may
- * drift by more until they fit again. */
-enum { BELIEVE = 3 };
-static const double SURPRISE = 0.1;
+static const double PRIOR = 0.01;
+static const double ATTN_UNIT = 1000; /* attention tokens are counted in thousands */
+/* Memory of a size class: about ten steps of it. */
+static const double FADE = 0.9;
+/* How fast `scale` follows the ratio of measured to fitted time, the most that one step may tell,
+ * and its bounds. */
+static const double SCALE_GAIN = 0.2, SCALE_STEP = 2, SCALE_MIN = 0.7, SCALE_MAX = 5;
 /* Chunk before anything was measured; the doubling rule starts from it. */
 enum { FIRST_ROWS = 16 };
 
@@ -24,9 +23,7 @@ void ea_cost_init(ea_cost *cost)
 {
     memset(cost, 0, sizeof *cost);
     memcpy(cost->w, START, sizeof START);
-    for (int i = 0; i < EA_COST_N; i++)
-        cost->p[i][i] = START_SIGMA[i] * START_SIGMA[i];
-    cost->caution = 1;
+    cost->scale = 1;
 }
 
 static void features(const ea_cost_load *load, double x[EA_COST_N])
@@ -37,7 +34,7 @@ static void features(const ea_cost_load *load, double x[EA_COST_N])
     x[3] = load->n_out;
 }
 
-static double estimate(const ea_cost *cost, const ea_cost_load *load)
+static double fitted(const ea_cost *cost, const ea_cost_load *load)
 {
     double x[EA_COST_N], ms = 0;
     features(load, x);
@@ -48,39 +45,84 @@ static double estimate(const ea_cost *cost, const ea_cost_load *load)
 
 double ea_cost_ms(const ea_cost *cost, const ea_cost_load *load)
 {
-    return estimate(cost, load) * cost->caution;
+    return fitted(cost, load) * cost->scale;
+}
+
+/* Solve a w = b for the features in `set`, the others zero, by elimination; false if singular or a
+ * weight is negative. *gain: by how much this w lowers the sum of squares (w . b, at the minimum).
+ */
+static bool solve(ea_cost_class sum, unsigned set, double w[EA_COST_N], double *gain)
+{
+    double b[EA_COST_N];
+    memcpy(b, sum.b, sizeof b);
+    for (int i = 0; i < EA_COST_N; i++) {
+        if (!(set >> i & 1))
+            continue;
+        if (!(sum.a[i][i] > 1e-12))
+            return false;
+        for (int r = 0; r < EA_COST_N; r++) {
+            if (r == i || !(set >> r & 1))
+                continue;
+            double f = sum.a[r][i] / sum.a[i][i];
+            for (int c = 0; c < EA_COST_N; c++)
+                sum.a[r][c] -= f * sum.a[i][c];
+            sum.b[r] -= f * sum.b[i];
+        }
+    }
+    *gain = 0;
+    for (int i = 0; i < EA_COST_N; i++) {
+        w[i] = set >> i & 1 ? sum.b[i] / sum.a[i][i] : 0;
+        if (!(w[i] >= 0))
+            return false;
+        *gain += w[i] * b[i];
+    }
+    return true;
+}
+
+/* Non-negative least squares: four features have fifteen subsets, and the best feasible one is the
+ * answer. */
+static void fit(ea_cost *cost)
+{
+    ea_cost_class sum = {0};
+    for (int k = 0; k < EA_COST_CLASSES; k++)
+        for (int i = 0; i < EA_COST_N; i++) {
+            sum.b[i] += cost->classes[k].b[i];
+            for (int j = 0; j < EA_COST_N; j++)
+                sum.a[i][j] += cost->classes[k].a[i][j];
+        }
+    for (int i = 0; i < EA_COST_N; i++) {
+        sum.a[i][i] += PRIOR / (START[i] * START[i]);
+        sum.b[i] += PRIOR / START[i];
+    }
+    double best = -1;
+    for (unsigned set = 1; set < 1u << EA_COST_N; set++) {
+        double w[EA_COST_N], gain;
+        if (solve(sum, set, w, &gain) && gain > best) {
+            best = gain;
+            memcpy(cost->w, w, sizeof w);
+        }
+    }
 }
 
 void ea_cost_update(ea_cost *cost, const ea_cost_load *load, double ms)
 {
-    double x[EA_COST_N], px[EA_COST_N], s = 0, predicted = estimate(cost, load);
+    double x[EA_COST_N];
+    ms = fmax(ms, 0.001);
+    if (cost->n_updates >= 4) {
+        double ratio = fmax(1 / SCALE_STEP, fmin(SCALE_STEP, ms / ea_cost_ms(cost, load)));
+        cost->scale = fmax(SCALE_MIN, fmin(SCALE_MAX, cost->scale * pow(ratio, SCALE_GAIN)));
+    }
+    int k = 0;
+    while (k + 1 < EA_COST_CLASSES && load->n_rows >> (k + 1))
+        k++;
+    ea_cost_class *class = &cost->classes[k];
     features(load, x);
-    double drift = cost->n_clipped >= BELIEVE ? SURPRISE : DRIFT;
     for (int i = 0; i < EA_COST_N; i++) {
-        double limit = START_SIGMA[i] * START_SIGMA[i];
-        cost->p[i][i] = fmin(cost->p[i][i] + limit * drift * drift, limit);
-    }
-    for (int i = 0; i < EA_COST_N; i++) {
-        px[i] = 0;
+        class->b[i] = FADE * class->b[i] + x[i] / ms;
         for (int j = 0; j < EA_COST_N; j++)
-            px[i] += cost->p[i][j] * x[j];
-        s += x[i] * px[i];
+            class->a[i][j] = FADE * class->a[i][j] + x[i] * x[j] / (ms * ms);
     }
-    /* Noise of one measurement: a tenth of it, and the timer's and scheduler's grain. */
-    double noise = 0.1 * ms + 0.2, error = ms - predicted;
-    s += noise * noise;
-    /* The first steps may be far off for good reason; later three sigmas are enough. */
-    double most = cost->n_updates >= 8 ? 3 * sqrt(s) : INFINITY;
-    cost->n_clipped = fabs(error) > most ? cost->n_clipped + 1 : 0;
-    error = fmax(-most, fmin(most, error));
-    for (int i = 0; i < EA_COST_N; i++)
-        cost->w[i] = fmax(cost->w[i] + px[i] / s * error, 0);
-    for (int i = 0; i < EA_COST_N; i++)
-        for (int j = 0; j < EA_COST_N; j++)
-            cost->p[i][j] -= px[i] * px[j] / s;
-    cost->caution = 1 + (cost->caution - 1) * 0.9;
-    if (cost->n_updates >= 8)
-        cost->caution = fmax(cost->caution, fmin(ms / predicted, 2));
+    fit(cost);
     cost->max_rows_seen = EA_MAX(cost->max_rows_seen, load->n_rows);
     cost->n_updates++;
 }

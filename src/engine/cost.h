@@ -1,11 +1,12 @@
 /* cost.h: an online estimate of step time, from which the size of a prefill chunk follows.
  *
- * Model: T = w0 + w1 * rows + w2 * attention tokens + w3 * rows that want logits, in milliseconds;
- * w by a Kalman filter whose state drifts slowly (so it follows a machine that gets busy) with
- * clipped innovations (so one stolen time slice does not spoil it; several in a row are believed).
- * Before there is data, and wherever the model would have to extrapolate, the number of rows may at
- * most double from one step to the next. A recent under-estimate raises all estimates for a while.
- * Pure state, no clock of its own. */
+ * Model: T = scale * (w0 + w1 * rows + w2 * attention tokens + w3 * rows that want logits), w >= 0,
+ * in milliseconds. w is a least-squares fit of relative errors over fading memories, one for each
+ * size class of steps (powers of two of rows): so a thousand decode steps do not drown the few
+ * large ones that the estimate is for, and a stolen time slice weighs little. `scale` follows what
+ * the fit cannot: a machine that gets busy or free. Before there is data, and wherever the model
+ * would have to extrapolate, the number of rows may at most double from one step to the next. Pure
+ * state, no clock of its own. */
 #ifndef EA_ENGINE_COST_H
 #define EA_ENGINE_COST_H
 
@@ -20,12 +21,19 @@ typedef struct ea_cost_load {
     int64_t n_attn; /* sum over rows of the positions they see */
 } ea_cost_load;
 
+enum { EA_COST_CLASSES = 13 }; /* 1, 2..3, 4..7, ... rows */
+
+/* Normal equations of one size class, fading. */
+typedef struct ea_cost_class {
+    double a[EA_COST_N][EA_COST_N], b[EA_COST_N];
+} ea_cost_class;
+
 typedef struct ea_cost {
     double w[EA_COST_N];
-    double p[EA_COST_N][EA_COST_N]; /* covariance of w */
-    double caution;                 /* >= 1: factor on estimates */
+    double scale;
     int max_rows_seen;
-    int n_updates, n_clipped; /* n_clipped: in a row */
+    int n_updates;
+    ea_cost_class classes[EA_COST_CLASSES];
 } ea_cost;
 
 void ea_cost_init(ea_cost *cost);

@@ -13,9 +13,10 @@
 
 #include <string.h>
 
-/* Share of the gap bound at which a step beside running decoders aims: the estimate may be wrong by
- * half, and a step is not all that lies between two tokens. */
-static const double GAP_SHARE = 0.6;
+/* Share of the gap bound at which a step beside running decoders aims. The estimate may be wrong by
+ * half, and what a reader sees is not every token: the bytes of a character, or the beginning of
+ * what may become a stop string or a tool call, wait for the next one. */
+static const double GAP_SHARE = 0.4;
 /* Longest step to aim at in any case: cancellation and shutdown wait for its end. */
 static const double MAX_STEP_MS = 250;
 /* Prefill rows of a step at least, however slow steps are: prefill must end some time. */

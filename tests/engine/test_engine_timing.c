@@ -188,19 +188,44 @@ static void test_cost_learns_and_bears_outliers(void **state)
     }
     ea_cost_load probe = {0};
     ea_cost_add(&probe, 1000, 40, 3);
-    double got = ea_cost_ms(&cost, &probe) / cost.caution, want = true_ms(&probe, 1);
+    double got = ea_cost_ms(&cost, &probe), want = true_ms(&probe, 1);
     if (fabs(got - want) > 0.25 * want)
         fail_msg("estimate %.1f ms, in truth %.1f ms", got, want);
     /* The machine becomes three times slower. */
     for (int i = 0; i < 60; i++)
         ea_cost_update(&cost, &probe, true_ms(&probe, 3));
-    got = ea_cost_ms(&cost, &probe) / cost.caution;
+    got = ea_cost_ms(&cost, &probe);
     want = true_ms(&probe, 3);
     if (fabs(got - want) > 0.25 * want)
         fail_msg("estimate %.1f ms, in truth %.1f ms after the change", got, want);
     int n = ea_cost_rows(&cost, &(ea_cost_load){0}, 0, 500, false, 200);
     assert_true(n >= 1 && n < 30);
     assert_true(ea_cost_rows(&cost, &(ea_cost_load){0}, 0, 500, true, 200) < n);
+}
+
+/* The many small steps of a long decode leave what large steps cost as it was learnt. */
+static void test_decoding_does_not_drown_prefill(void **state)
+{
+    (void)state;
+    ea_cost cost;
+    ea_cost_init(&cost);
+    ea_cost_load large = {0};
+    ea_cost_add(&large, 1000, 256, 1);
+    for (int rows = 16; rows <= 256; rows *= 2) {
+        ea_cost_load load = {0};
+        ea_cost_add(&load, 1000, rows, 1);
+        ea_cost_update(&cost, &load, true_ms(&load, 1));
+    }
+    for (int i = 0; i < 3000; i++) {
+        ea_cost_load load = {0};
+        for (int k = 0; k < 1 + i % 20; k++)
+            ea_cost_add(&load, 500 + i, 1, 1);
+        double ms = true_ms(&load, 1);
+        ea_cost_update(&cost, &load, i % 11 ? ms : 1.5 * ms);
+    }
+    double got = ea_cost_ms(&cost, &large), want = true_ms(&large, 1);
+    if (fabs(got - want) > 0.25 * want)
+        fail_msg("estimate %.1f ms, in truth %.1f ms", got, want);
 }
 
 static void test_first_chunks_are_bounded(void **state)
@@ -224,6 +249,7 @@ int main(void)
         cmocka_unit_test(test_queue_is_served_in_order),
         cmocka_unit_test(test_prefill_order),
         cmocka_unit_test(test_cost_learns_and_bears_outliers),
+        cmocka_unit_test(test_decoding_does_not_drown_prefill),
         cmocka_unit_test(test_first_chunks_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
