@@ -85,8 +85,11 @@ static void put_text(ea_chat_parser *p, ea_chat_delta_kind kind, const char *s, 
     if (n == 0)
         return;
     p->trim = false;
+    /* Without tools no call can follow content that would make its last blanks noise: a reader
+     * then waits for no blank. */
+    bool hold = p->has_tools || kind == EA_CHAT_REASONING;
     size_t solid = n;
-    while (solid && is_space(s[solid - 1]))
+    while (hold && solid && is_space(s[solid - 1]))
         solid--;
     if (solid) {
         send_text(p, kind, p->space.data, p->space.n);
