@@ -356,6 +356,9 @@ EA_API void ea_request_cancel(ea_request *request);
 /* Block until EA_EVENT_DONE was delivered. Not from a callback. */
 EA_API void ea_request_wait(ea_request *request);
 EA_API void ea_request_unref(ea_request *request);
+/* The request's timeline: its prompt and the tokens generated so far, without the end token. To be
+ * called once EA_EVENT_DONE was delivered; valid until ea_request_unref. */
+EA_API const int32_t *ea_request_tokens(const ea_request *request, size_t *n_tokens);
 
 /* ---- state
  * ------------------------------------------------------------------------------------------------------

@@ -182,6 +182,12 @@ void ea_request_wait(ea_request *r)
     pthread_mutex_unlock(&r->mail->lock);
 }
 
+const int32_t *ea_request_tokens(const ea_request *r, size_t *n_tokens)
+{
+    *n_tokens = (size_t)r->n_tokens;
+    return r->tokens;
+}
+
 void ea_request_unref(ea_request *r)
 {
     /* acq_rel: whoever frees it sees all that the other side did. */

@@ -83,8 +83,11 @@ static ea_status render(ea_call *call, const ea_chat_params *params, ea_http_err
 {
     ea_error err = {0};
     ea_prompt *prompt = &call->prompts[0];
-    ea_status status = ea_chat_render(call->server->params.model, params, NULL, &prompt->tokens,
-                                      &prompt->n_tokens, &err);
+    ea_status status = ea_chat_render(call->server->params.model, params, &prompt->text,
+                                      &prompt->tokens, &prompt->n_tokens, &err);
+    if (status == EA_OK && prompt->text)
+        status = ea_history_apply(call->server->history, prompt->text, strlen(prompt->text),
+                                  &prompt->tokens, &prompt->n_tokens, &err);
     if (status == EA_OK && prompt->n_tokens == 0)
         return ea_server_refuse(e, 400, "messages", NULL,
                                 "field 'messages': they render to an empty prompt");
@@ -317,16 +320,38 @@ static void on_delta(void *user, const ea_chat_delta *d)
     }
 }
 
+/* The turn will come back as part of a longer prompt: keep the tokens in which it was said. An
+ * answer that a stop string cut has tokens beyond its text. */
+static void remember(ea_call *call, int i, const ea_event *ev)
+{
+    ea_choice *c = &call->choices[i];
+    const ea_prompt *prompt = &call->prompts[i / call->gen.n];
+    bool whole = ev->finish == EA_FINISH_LENGTH || (ev->finish == EA_FINISH_STOP && !ev->stop);
+    if (!whole || !prompt->text || !c->request)
+        return;
+    size_t n_tokens;
+    const int32_t *tokens = ea_request_tokens(c->request, &n_tokens);
+    ea_buf text = EA_BUF_INIT;
+    ea_buf_puts(&text, prompt->text);
+    ea_buf_add(&text, c->raw.data, c->raw.n);
+    if (!text.failed && !c->raw.failed)
+        ea_history_add(call->server->history, text.data, text.n, tokens, n_tokens);
+    ea_buf_done(&text);
+}
+
 static void on_event(ea_call *call, int i, const ea_event *ev)
 {
     ea_choice *c = &call->choices[i];
     delta_to to = {call, i};
     if (ev->kind == EA_EVENT_TOKEN && call->gen.logprobs && !c->cut)
         add_logprob(call, c, ev);
-    if (ev->n_bytes)
+    if (ev->n_bytes) {
+        ea_buf_add(&c->raw, ev->text, ev->n_bytes);
         ea_chat_parser_feed(c->parser, ev->text, ev->n_bytes, on_delta, &to);
+    }
     if (ev->kind != EA_EVENT_DONE)
         return;
+    remember(call, i, ev);
     ea_chat_parser_finish(c->parser, on_delta, &to);
     if (ea_generate_finish(call, i, ev) && call->gen.stream) {
         chunk_begin(call, i);

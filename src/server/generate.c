@@ -212,7 +212,7 @@ void ea_generate_end(ea_call *call)
             ea_request_unref(c->request);
         if (c->parser)
             ea_chat_parser_destroy(c->parser);
-        ea_buf *bufs[] = {&c->text,      &c->reasoning, &c->calls,  &c->logprobs,
+        ea_buf *bufs[] = {&c->text,      &c->reasoning, &c->calls,  &c->raw,       &c->logprobs,
                           &c->lp_tokens, &c->lp_values, &c->lp_top, &c->lp_offsets};
         for (size_t k = 0; k < EA_ARRAY_LEN(bufs); k++)
             ea_buf_done(bufs[k]);
@@ -220,6 +220,7 @@ void ea_generate_end(ea_call *call)
     ea_free(call->choices);
     for (size_t i = 0; i < call->n_prompts; i++) {
         ea_free(call->prompts[i].tokens);
+        ea_free(call->prompts[i].text);
         ea_buf_done(&call->prompts[i].echo);
     }
     ea_free(call->prompts);

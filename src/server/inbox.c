@@ -20,7 +20,7 @@ typedef struct record {
     int32_t choice, token, pos, n_top, status;
     float logprob;
     uint8_t kind, finish;
-    uint16_t unused;
+    uint16_t by_stop; /* ended by a stop string */
 } record;
 
 _Static_assert(sizeof(record) % 8 == 0, "parts after the record head stay aligned");
@@ -106,6 +106,7 @@ static void append(ea_inbox *inbox, int choice, const ea_event *ev)
                 .n_top = (int32_t)n_top,
                 .status = ev->status,
                 .logprob = ev->logprob,
+                .by_stop = ev->stop != NULL,
                 .kind = (uint8_t)ev->kind,
                 .finish = (uint8_t)ev->finish};
     if (!ea_buf_reserve(&inbox->records, padded))
@@ -182,6 +183,7 @@ bool ea_inbox_next(const ea_buf *records, size_t *at, ea_event *ev, int *choice)
                      .logprob = r.logprob,
                      .n_top = r.n_top,
                      .pos = r.pos,
+                     .stop = r.by_stop ? "" : NULL, /* which one, nobody asks */
                      .finish = (ea_finish)r.finish,
                      .status = (ea_status)r.status};
     ev->top = (const ea_token_prob *)(const void *)p;

@@ -14,6 +14,7 @@
 
 #include "base/buf.h"
 #include "base/limits.h"
+#include "server/history.h"
 #include "server/json_scan.h"
 #include "server/server.h"
 
@@ -153,6 +154,7 @@ typedef struct ea_choice {
     ea_request *request;
     ea_chat_parser *parser;        /* chat */
     ea_buf text, reasoning, calls; /* not streamed: collected answer */
+    ea_buf raw;                    /* chat: all that the model wrote */
     ea_buf logprobs;               /* entries "{..},{..}": of the answer, or not sent yet */
     ea_buf lp_tokens, lp_values, lp_top, lp_offsets; /* completions form, the same */
     size_t n_chars; /* completions: characters before the next token */
@@ -166,6 +168,7 @@ typedef struct ea_choice {
 typedef struct ea_prompt {
     int32_t *tokens; /* ea_free */
     size_t n_tokens;
+    char *text;   /* chat: as the template rendered it (ea_free), or NULL */
     ea_buf echo;  /* completions with echo: its text */
     bool has_bos; /* tokens[0] was added by us */
 } ea_prompt;
@@ -250,6 +253,8 @@ struct ea_server {
     bool watching;
     int watch_epoll, watch_wake;
     ea_server_counters counters;
+
+    ea_history *history;
 
     pthread_mutex_t lock; /* the list below */
     pthread_cond_t drained;

@@ -482,6 +482,7 @@ ea_status ea_server_create(const ea_server_params *params, ea_server **out, ea_e
     if (!s->path_id || !s->model_id)
         EA_TRY_GOTO(ea_fail(err, EA_ENOMEM, "out of memory"));
     EA_TRY_GOTO(split_keys(s, err));
+    EA_TRY_GOTO(ea_history_create(params->model, &s->history, err));
     *out = s;
     return EA_OK;
 fail:
@@ -552,6 +553,7 @@ void ea_server_destroy(ea_server *s)
     if (!s)
         return;
     ea_server_stop(s);
+    ea_history_destroy(s->history);
     for (size_t i = 0; i < s->n_keys; i++)
         ea_free(s->keys[i]);
     ea_free(s->keys);

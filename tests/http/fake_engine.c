@@ -500,6 +500,12 @@ void ea_request_cancel(ea_request *r)
     atomic_store(&r->cancelled, true);
 }
 
+const int32_t *ea_request_tokens(const ea_request *r, size_t *n_tokens)
+{
+    *n_tokens = r->p.n_tokens;
+    return r->tokens;
+}
+
 void ea_request_unref(ea_request *r)
 {
     if (!r || atomic_fetch_sub(&r->refs, 1) != 1)
