@@ -231,6 +231,27 @@ static int32_t argmax(const float *logits, int n, const int32_t *banned, int n_b
     return 0;
 }
 
+/* Probability mass of the best candidates, in units of that of c[0]. */
+static double mass_of(const candidate *c, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += exp((double)c[i].logit - c[0].logit);
+    return sum;
+}
+
+/* Keep the best candidates (sorted) that hold `mass` together; at least one. */
+static int cut_mass(const candidate *c, int n, double mass)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += exp((double)c[i].logit - c[0].logit);
+        if (sum >= mass)
+            return i + 1;
+    }
+    return n;
+}
+
 /* Candidates for top-p without top-k: sorting a whole vocabulary costs milliseconds, so take those
  * within a distance of the best logit, and widen it while they hold less than top_p of all
  * probability. */
@@ -260,34 +281,14 @@ static int select_nucleus(ea_sampler *s, const float *logits, const int32_t *ban
         if (all || reach > 1e6 ||
             (s->params.top_p < 1 ? mass >= s->params.top_p * total : min_p_inside)) {
             qsort(s->cand, (size_t)m, sizeof *s->cand, compare_candidates);
-            if (s->params.top_p < 1) { /* cut here: probabilities are over the whole vocabulary */
-                double sum = 0;
-                for (int i = 0; i < m; i++) {
-                    sum += exp((double)s->cand[i].logit - max);
-                    if (sum >= s->params.top_p * total)
-                        return i + 1;
-                }
-            }
+            if (s->params.top_p < 1) /* cut here: probabilities are over the whole vocabulary */
+                return cut_mass(s->cand, m, s->params.top_p * total);
             return m;
         }
     }
 }
 
 /* ---- truncation and draw ---- */
-
-/* Keep the best candidates (sorted) that hold top_p of their probability together; at least one. */
-static int cut_top_p(const candidate *c, int n, double top_p)
-{
-    double total = 0, sum = 0;
-    for (int i = 0; i < n; i++)
-        total += exp((double)c[i].logit - c[0].logit);
-    for (int i = 0; i < n; i++) {
-        sum += exp((double)c[i].logit - c[0].logit);
-        if (sum >= top_p * total)
-            return i + 1;
-    }
-    return n;
-}
 
 static int cut_min_p(const candidate *c, int n, double min_p)
 {
@@ -323,7 +324,7 @@ int32_t ea_sampler_draw(ea_sampler *s, const float *logits, const int32_t *histo
     if (n == 0)
         return argmax(l, s->n_vocab, banned, n_banned);
     if (top_k && p->top_p < 1)
-        n = cut_top_p(s->cand, n, p->top_p);
+        n = cut_mass(s->cand, n, p->top_p * mass_of(s->cand, n));
     if (p->min_p > 0)
         n = cut_min_p(s->cand, n, p->min_p);
     return draw(s->cand, n, p->temperature, ea_random_uniform(p->seed, (uint64_t)pos));

@@ -48,8 +48,8 @@ static bool collect(void *user, const ea_event *event)
     return true;
 }
 
-static void generate(ea_engine *engine, const int32_t *tokens, size_t n, int n_max,
-                     struct answer *out)
+static ea_request_params ask_for(const int32_t *tokens, size_t n, int n_max, ea_event_fn fn,
+                                 void *user)
 {
     ea_request_params p;
     ea_request_params_default(&p);
@@ -58,14 +58,26 @@ static void generate(ea_engine *engine, const int32_t *tokens, size_t n, int n_m
     p.max_tokens = n_max;
     p.sampling.temperature = 0;
     p.n_top_logprobs = N_TOP;
-    p.on_event = collect;
-    p.user = out;
-    memset(out, 0, sizeof *out);
+    p.on_event = fn;
+    p.user = user;
+    return p;
+}
+
+static void run_to_end(ea_engine *engine, const ea_request_params *params)
+{
     ea_request *request = NULL;
     ea_error err = {0};
-    assert_ok(ea_request_submit(engine, &p, &request, &err), &err);
+    assert_ok(ea_request_submit(engine, params, &request, &err), &err);
     ea_request_wait(request);
     ea_request_unref(request);
+}
+
+static void generate(ea_engine *engine, const int32_t *tokens, size_t n, int n_max,
+                     struct answer *out)
+{
+    ea_request_params p = ask_for(tokens, n, n_max, collect, out);
+    memset(out, 0, sizeof *out);
+    run_to_end(engine, &p);
     if (out->failed)
         fail_msg("%s", out->error);
 }
@@ -141,20 +153,9 @@ static bool keep_last(void *user, const ea_event *event)
  * ask for the prompt's. */
 static void best_next(ea_engine *engine, const int32_t *tokens, size_t n, ea_token_prob *top)
 {
-    ea_request_params p;
-    ea_request_params_default(&p);
-    p.tokens = tokens;
-    p.n_tokens = n;
-    p.max_tokens = 0;
+    ea_request_params p = ask_for(tokens, n, 0, keep_last, top);
     p.prompt_logprobs = true;
-    p.n_top_logprobs = N_TOP;
-    p.on_event = keep_last;
-    p.user = top;
-    ea_request *request = NULL;
-    ea_error err = {0};
-    assert_ok(ea_request_submit(engine, &p, &request, &err), &err);
-    ea_request_wait(request);
-    ea_request_unref(request);
+    run_to_end(engine, &p);
 }
 
 static void check_prompt(const ea_model *model, ea_engine *engine, json_t *row, struct tally *tally)
@@ -190,7 +191,7 @@ static void check_prompt(const ea_model *model, ea_engine *engine, json_t *row, 
             int32_t theirs = tokens[n_prompt + done];
             json_t *step = json_array_get(top, done);
             if (!ea_token_is_eog(model, theirs)) {
-                ea_token_prob next[N_TOP];
+                ea_token_prob next[N_TOP] = {0};
                 best_next(engine, tokens, n_prompt + done + 1, next);
                 judge(id, done, step, next, theirs, next[0].token, tally);
             }
