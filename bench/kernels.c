@@ -131,7 +131,7 @@ static void bench_format(const options *o, ea_pool *pool, const ea_kernel_level 
     w.data = memory;
     fill_matrix(&w);
     for (int r = 0; r < MAX_ROWS; r++)
-        level->table->acts_quantise ? level->table->acts_quantise(x, r) : ea_acts_quantise(x, r);
+        ea_acts_quantise(x, r);
 
     float *out = must(ea_malloc((size_t)MAX_ROWS * (size_t)w.n * sizeof *out));
     job j = {
@@ -206,12 +206,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "-m takes 8 or more, -k a multiple of 256 up to 65536\n");
         return 2;
     }
-    size_t n_bytes = (size_t)o.mib << 20, x_bytes = ea_acts_bytes(MAX_ROWS, o.k);
+    const unsigned forms = 1u << EA_FORM_Q8 | 1u << EA_FORM_Q8K;
+    size_t n_bytes = (size_t)o.mib << 20, x_bytes = ea_acts_bytes(MAX_ROWS, o.k, forms);
     uint8_t *memory = must(ea_pages_alloc(n_bytes));
     memset(memory, 1, n_bytes);
     void *x_mem = must(ea_pages_alloc(x_bytes));
     ea_acts x;
-    ea_acts_init(&x, MAX_ROWS, o.k, x_mem);
+    ea_acts_init(&x, MAX_ROWS, o.k, forms, x_mem);
     for (int r = 0; r < MAX_ROWS; r++)
         for (int i = 0; i < o.k; i++)
             ea_acts_row(&x, r)[i] = (float)((r * 131 + i * 7919) % 1000 - 500) / 500;

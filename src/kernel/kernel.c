@@ -11,8 +11,8 @@
 static const ea_kernel_level levels[] = {
     {EA_CPU_REF, &ea_kernel_ref},
 #if defined(__x86_64__)
-    {EA_CPU_AVX2, &ea_kernel_avx2},
-    {EA_CPU_AVX512VNNI, &ea_kernel_avx512},
+    {EA_CPU_AVX2, &ea_kernel_avx2},     {EA_CPU_AVX2VNNI, &ea_kernel_avx2vnni},
+    {EA_CPU_AVX512, &ea_kernel_avx512}, {EA_CPU_AVX512VNNI, &ea_kernel_avx512vnni},
 #endif
 };
 

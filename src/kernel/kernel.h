@@ -5,13 +5,16 @@
  *
  * Numerics (ARCHITECTURE.md, "Numerics"): a result is a function of its own row and its weights
  * only, and every level gives the same bits. So every sum has one order, written here:
- *  - quantised weights: the activation row is quantised to int8 by blocks of 32 (scale d =
- * max|x|/127, f32). Per output and per 32-block the integer dot product is exact; then acc =
- * fma(float(idot), dw * dx, acc), blocks in ascending order, one f32 accumulator an output. Formats
- * with a minimum add acc = fma(-m, sx, acc) after that, where sx = dx * float(sum of the block's
- * int8 activations). Formats with scales per 16 multiply the two integer halves by their integer
- * scales first (still exact) and use the super-block's d as dw; minima per 16 (Q2_K) in the same
- * way: acc = fma(-float(imin), dmin * dx, acc).
+ *  - quantised weights with one scale a 32-block (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL): the
+ * activation row is quantised to int8 by blocks of 32 (scale dx = max|x|/127, f32). Per output and
+ * per 32-block the integer dot product is exact; then acc = fma(float(idot), dw * dx, acc), blocks
+ * in ascending order, one f32 accumulator an output. Formats with a minimum add acc = fma(m, sx,
+ * acc) after that, where sx = dx * float(sum of the block's int8 activations).
+ *  - quantised weights with super-blocks of 256 (the K formats): the row is quantised by blocks of
+ * 256. Per super-block, from s = 0: s = fma(float(idot), float(sc), s) for each block that has an
+ * integer scale (of 32 in Q4_K and Q5_K, else of 16), ascending; then acc = fma(s, d * dx, acc).
+ * Formats with integer minima add acc = fma(-float(imin), dmin * dx, acc), where imin = sum of
+ * minimum * sum of the block's int8 activations, exact.
  *  - float weights (F32, F16, BF16): acc = fma(w[k], x[k], acc), k ascending, one f32 accumulator
  * an output.
  *  - attention and norms: see the slots.
@@ -21,6 +24,9 @@
 
 #include "base/error.h"
 #include "quant/quant.h"
+
+/* Forms of an activation row: as it is; int8 by blocks of 32; int8 by blocks of 256. */
+typedef enum ea_acts_form { EA_FORM_F32, EA_FORM_Q8, EA_FORM_Q8K, EA_N_FORMS } ea_acts_form;
 
 /* ---- weights ---- */
 
@@ -46,31 +52,40 @@ ea_status ea_matrix_init(ea_matrix *m, ea_dtype type, int n, int k, size_t *n_by
 /* Pack one tile from the tensor's file rows (row i at rows + i * ea_dtype_row_bytes(type, k));
  * m->data is set. */
 void ea_matrix_pack_tile(const ea_matrix *m, int tile, const void *rows);
-/* Does this matrix read the quantised form of the activations (else the f32 form)? */
-bool ea_matrix_wants_q8(const ea_matrix *m);
+/* The form of the activations that this matrix reads. */
+ea_acts_form ea_matrix_form(const ea_matrix *m);
 
 /* ---- activations ---- */
 
-/* Up to max_rows rows of k inputs: f32 and, once ea_acts_quantise ran for a row, its int8 form
- * (blocks of four rows, see matmul.h). Rows are written by whoever quantises them; a block of four
- * may be filled by several threads, one row each. */
+/* Up to max_rows rows of k inputs: f32 and, once they were quantised, the int8 forms that `forms`
+ * (bit 1 << form) asks for, see matmul.h. Rows are written by whoever quantises them; several
+ * threads may fill neighbouring rows, or different units of one row. */
 typedef struct ea_acts {
     int k, k_pad, max_rows; /* k_pad: k rounded up to 32; the padding is zero */
-    float *f32;             /* [max_rows][k_pad] */
-    struct ea_q8_block *q8; /* [ceil(max_rows / 4)][k_pad / 32] */
+    unsigned forms;
+    float *f32;                         /* [max_rows][k_pad] */
+    struct ea_q8_chunk *q8[EA_N_FORMS]; /* see ea_acts_q8; NULL where not in `forms` */
 } ea_acts;
 
-size_t ea_acts_bytes(int max_rows, int k);
-/* mem: ea_acts_bytes, 64-byte aligned, zeroed. */
-void ea_acts_init(ea_acts *a, int max_rows, int k, void *mem);
+size_t ea_acts_bytes(int max_rows, int k, unsigned forms);
+/* mem: ea_acts_bytes, 64-byte aligned, zeroed. EA_FORM_Q8K needs k a multiple of 256. */
+void ea_acts_init(ea_acts *a, int max_rows, int k, unsigned forms, void *mem);
 static inline float *ea_acts_row(const ea_acts *a, int row)
 {
     return a->f32 + (size_t)row * (size_t)a->k_pad;
 }
-void ea_acts_quantise(const ea_acts *a, int row);
-/* The same for n columns from col0 (a multiple of 32) alone; n is a multiple of 32 or reaches the
- * row's end. For whoever writes a row's columns piece by piece. */
+/* Columns that are quantised together. */
+static inline int ea_acts_unit(const ea_acts *a)
+{
+    return a->forms >> EA_FORM_Q8K & 1 ? 256 : 32;
+}
+/* Fill the int8 forms of n columns from col0 (a multiple of ea_acts_unit); n is a multiple of it or
+ * reaches the row's end. */
 void ea_acts_quantise_cols(const ea_acts *a, int row, int col0, int n);
+static inline void ea_acts_quantise(const ea_acts *a, int row)
+{
+    ea_acts_quantise_cols(a, row, 0, a->k);
+}
 
 /* out[r * ld + c] = dot(row0 + r, c) + bias[c]  (+ the old out where accumulate), for r < n_rows
  * and the columns c < n of tiles tile0..tile1-1. bias may be NULL. */

@@ -11,12 +11,10 @@
 static size_t tile_bytes(const ea_tile_layout *l, int k)
 {
     size_t n;
-    if (l->q8) {
-        size_t n_sb = ((size_t)k / EA_Q8_K + (size_t)l->sb_blocks - 1) / (size_t)l->sb_blocks;
-        n = n_sb * ea_layout_sb_bytes(l);
-    } else {
+    if (l->form != EA_FORM_F32)
+        n = ea_layout_front(l, k) + ea_layout_n_sb(l, k) * ea_layout_sb_bytes(l);
+    else
         n = ea_dtype_row_bytes(l->type, k) * EA_TILE_N;
-    }
     return (n + 63) / 64 * 64;
 }
 
@@ -60,9 +58,9 @@ void ea_matrix_pack_tile(const ea_matrix *m, int tile, const void *rows)
                           dst);
 }
 
-bool ea_matrix_wants_q8(const ea_matrix *m)
+ea_acts_form ea_matrix_form(const ea_matrix *m)
 {
-    return m->impl->layout->q8;
+    return m->impl->layout->form;
 }
 
 void ea_matmul(const ea_matmul_args *args)
@@ -82,18 +80,34 @@ static size_t f32_bytes(int max_rows, int k)
     return round_up((size_t)max_rows * round_up((size_t)k, EA_Q8_K) * sizeof(float), 64);
 }
 
-size_t ea_acts_bytes(int max_rows, int k)
+/* Bytes of one int8 form. */
+static size_t q8_bytes(int max_rows, int k)
 {
-    size_t n_blocks = round_up((size_t)max_rows, EA_Q8_ROWS) / EA_Q8_ROWS *
-                      (round_up((size_t)k, EA_Q8_K) / EA_Q8_K);
-    return f32_bytes(max_rows, k) + round_up(n_blocks * sizeof(struct ea_q8_block), 64);
+    size_t chunks = (round_up((size_t)k, EA_Q8_CHUNK) / EA_Q8_CHUNK);
+    return round_up((size_t)max_rows, EA_ACTS_GROUP) * chunks * sizeof(struct ea_q8_chunk);
 }
 
-void ea_acts_init(ea_acts *a, int max_rows, int k, void *mem)
+size_t ea_acts_bytes(int max_rows, int k, unsigned forms)
 {
+    size_t n = f32_bytes(max_rows, k);
+    for (int form = EA_FORM_Q8; form < EA_N_FORMS; form++)
+        if (forms >> form & 1)
+            n += q8_bytes(max_rows, k);
+    return n;
+}
+
+void ea_acts_init(ea_acts *a, int max_rows, int k, unsigned forms, void *mem)
+{
+    EA_ASSERT(!(forms >> EA_FORM_Q8K & 1) || k % EA_Q8_CHUNK == 0);
     *a = (ea_acts){.k = k,
                    .k_pad = (int)round_up((size_t)k, EA_Q8_K),
                    .max_rows = max_rows,
-                   .f32 = mem,
-                   .q8 = (struct ea_q8_block *)((uint8_t *)mem + f32_bytes(max_rows, k))};
+                   .forms = forms,
+                   .f32 = mem};
+    uint8_t *at = (uint8_t *)mem + f32_bytes(max_rows, k);
+    for (int form = EA_FORM_Q8; form < EA_N_FORMS; form++)
+        if (forms >> form & 1) {
+            a->q8[form] = (struct ea_q8_chunk *)at;
+            at += q8_bytes(max_rows, k);
+        }
 }

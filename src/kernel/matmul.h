@@ -17,22 +17,38 @@
 
 #include "kernel/kernel.h"
 
-/* Four rows of activations in one 32-block of inputs. Rows go in groups of four, so that a register
- * block of 4, 8 or 12 rows needs one pointer per group. */
-enum { EA_Q8_ROWS = 4, EA_Q8_K = 32 };
-struct ea_q8_block {
-    int8_t q[EA_Q8_ROWS][EA_Q8_K]; /* -127..127 */
-    float d[EA_Q8_ROWS];           /* scale */
-    float s[EA_Q8_ROWS];           /* d * float(sum of the 32 q) */
-    int16_t sum16[EA_Q8_ROWS][2];  /* sums of the two halves of q: |sum| <= 16 * 127 */
+enum { EA_Q8_K = 32, EA_Q8_CHUNK = 256, EA_CHUNK_BLOCKS = EA_Q8_CHUNK / EA_Q8_K };
+
+/* 256 inputs of one row, quantised. EA_FORM_Q8: d and s for each 32-block. EA_FORM_Q8K: one scale
+ * for all, d[0], and sum32. */
+struct ea_q8_chunk {
+    int8_t q[EA_Q8_CHUNK];    /* -127..127 */
+    float d[EA_CHUNK_BLOCKS]; /* scale */
+    union {
+        float s[EA_CHUNK_BLOCKS];       /* Q8: d * float(sum of the block's q) */
+        int16_t sum32[EA_CHUNK_BLOCKS]; /* Q8K: sums of the blocks' q, |sum| <= 32 * 127 */
+    };
+    int16_t sum16[2 * EA_CHUNK_BLOCKS]; /* sums of the half blocks' q */
 };
+_Static_assert(sizeof(struct ea_q8_chunk) == 352, "rows of a group: no power of two apart");
+
+/* Chunks go in groups of 16 rows, [rows / 16][chunk][16]: the rows of a group are one tile of a
+ * matrix unit, and a row's chunks are EA_ACTS_GROUP apart. */
+enum { EA_ACTS_GROUP = 16 };
+
+static inline int ea_acts_chunks(const ea_acts *a)
+{
+    return (a->k_pad + EA_Q8_CHUNK - 1) / EA_Q8_CHUNK;
+}
 
 /* A block whose largest magnitude is below this counts as zero: 127 / max must stay finite. */
 #define EA_Q8_TINY 0x1p-100f
 
-static inline struct ea_q8_block *ea_acts_q8(const ea_acts *a, int row)
+/* First chunk of a row in one of its int8 forms. */
+static inline struct ea_q8_chunk *ea_acts_q8(const ea_acts *a, ea_acts_form form, int row)
 {
-    return a->q8 + (size_t)(row / EA_Q8_ROWS) * (size_t)(a->k_pad / EA_Q8_K);
+    size_t group = (size_t)(row / EA_ACTS_GROUP) * (size_t)ea_acts_chunks(a);
+    return a->q8[form] + group * EA_ACTS_GROUP + row % EA_ACTS_GROUP;
 }
 
 /* How far ahead of the codes a product of few rows asks for weights: the hardware's prefetcher
@@ -40,14 +56,15 @@ static inline struct ea_q8_block *ea_acts_q8(const ea_acts *a, int row)
  * 8 KiB all help, 4 KiB most. An address past the end is only a hint and harmless. */
 enum { EA_PREFETCH_BYTES = 4096 };
 
-/* How a format is packed. Offsets inside a super-block are the formats' own, see layout comments in
- * pack.c. */
+/* How a format is packed. A tile is, for quantised formats, `front` (front_bytes for each
+ * super-block, together rounded up to 64) and then the super-blocks: a header of head_bytes and the
+ * codes of sb_blocks 32-blocks. Where what lies is told in pack_block.c and pack_k.c. */
 typedef struct ea_tile_layout ea_tile_layout;
 struct ea_tile_layout {
     ea_dtype type;
-    bool q8;                    /* reads the quantised activations */
-    int sb_blocks;              /* 32-blocks of a super-block; 0: float format */
-    int head_bytes, code_bytes; /* header of a super-block; codes of one 32-block */
+    ea_acts_form form; /* of the activations that it is multiplied with */
+    int sb_blocks;     /* 32-blocks of a super-block; 0: float format */
+    int front_bytes, head_bytes, code_bytes;
     /* n_cols (1..16) rows of the file to one zeroed tile */
     void (*pack)(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile);
 };
@@ -55,6 +72,17 @@ struct ea_tile_layout {
 static inline size_t ea_layout_sb_bytes(const ea_tile_layout *l)
 {
     return (size_t)(l->head_bytes + l->sb_blocks * l->code_bytes);
+}
+
+/* Super-blocks of a tile over k inputs, and bytes in front of them. */
+static inline size_t ea_layout_n_sb(const ea_tile_layout *l, int k)
+{
+    return ((size_t)k / EA_Q8_K + (size_t)l->sb_blocks - 1) / (size_t)l->sb_blocks;
+}
+
+static inline size_t ea_layout_front(const ea_tile_layout *l, int k)
+{
+    return (ea_layout_n_sb(l, k) * (size_t)l->front_bytes + 63) / 64 * 64;
 }
 
 /* What a kernel folder provides for one format: the layout that it reads and the product. */

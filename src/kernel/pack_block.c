@@ -111,7 +111,7 @@ static void pack_q5_1(int k, int n_cols, const uint8_t *rows, size_t row_bytes, 
 
 #define LAYOUT(name, dtype, n_blocks, n_code_bytes, fn)                  \
     const ea_tile_layout ea_layout_##name = {.type = EA_DTYPE_##dtype,   \
-                                             .q8 = true,                 \
+                                             .form = EA_FORM_Q8,         \
                                              .sb_blocks = n_blocks,      \
                                              .head_bytes = 64,           \
                                              .code_bytes = n_code_bytes, \

@@ -19,7 +19,9 @@ typedef struct ea_kernel_table {
 extern const ea_kernel_table ea_kernel_ref;
 #if defined(__x86_64__)
 extern const ea_kernel_table ea_kernel_avx2;
+extern const ea_kernel_table ea_kernel_avx2vnni;
 extern const ea_kernel_table ea_kernel_avx512;
+extern const ea_kernel_table ea_kernel_avx512vnni;
 #endif
 
 /* The tables built into this program, ascending, and the level that each needs. */

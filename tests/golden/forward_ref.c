@@ -21,7 +21,7 @@ typedef struct ref_model {
 typedef struct ref_tensor {
     double *w;
     int n, k;
-    bool quantised; /* its products take int8 inputs in the engine */
+    int step; /* its products take int8 inputs in the engine, by so many; 0: they do not */
 } ref_tensor;
 
 static void die(const char *what, const char *name)
@@ -69,7 +69,8 @@ static ref_tensor load(const ref_model *m, const char *name)
     if (!t)
         die("tensor", name);
     const ea_dtype_info *type = ea_dtype_find(t->type);
-    ref_tensor out = {.n = (int)t->ne[1], .k = (int)t->ne[0], .quantised = type->block > 1};
+    ref_tensor out = {
+        .n = (int)t->ne[1], .k = (int)t->ne[0], .step = type->block > 1 ? type->block : 0};
     size_t n = (size_t)out.n * (size_t)out.k;
     float *f32 = get_memory(n, sizeof *f32);
     type->dequantise(t->data, f32, (int64_t)n);
@@ -87,11 +88,11 @@ static ref_tensor load_layer(const ref_model *m, int layer, const char *name)
     return load(m, full);
 }
 
-/* Round x as the engine's int8 inputs: by 32, to 127 steps of the largest. */
-static void round_q8(double *out, const double *x, int n)
+/* Round x as the engine's int8 inputs: by `step`, to 127 steps of the largest. */
+static void round_q8(double *out, const double *x, int n, int step)
 {
-    for (int b = 0; b < n; b += 32) {
-        int end = b + 32 < n ? b + 32 : n;
+    for (int b = 0; b < n; b += step) {
+        int end = b + step < n ? b + step : n;
         float amax = 0;
         for (int i = b; i < end; i++)
             amax = fmaxf(amax, fabsf((float)x[i]));
@@ -107,8 +108,8 @@ static void product(const ref_model *m, double *y, const double *x, const char *
     ref_tensor w = layer < 0 ? load(m, weight) : load_layer(m, layer, weight);
     double *in = get_memory((size_t)w.k, sizeof *in);
     memcpy(in, x, (size_t)w.k * sizeof *in);
-    if (m->as_stored && w.quantised)
-        round_q8(in, x, w.k);
+    if (m->as_stored && w.step)
+        round_q8(in, x, w.k, w.step);
     char bias_name[128] = "";
     if (bias)
         snprintf(bias_name, sizeof bias_name, "blk.%d.%s", layer, bias);

@@ -96,14 +96,14 @@ static void test_public(void **state)
         m.data = checked(ea_pages_alloc(n_bytes));
         for (int i = 0; i < m.n_tiles; i++)
             ea_matrix_pack_tile(&m, i, file);
-        size_t x_bytes = ea_acts_bytes(ROWS, K);
+        size_t x_bytes = ea_acts_bytes(ROWS, K, 1u << ea_matrix_form(&m));
         void *x_mem = checked(ea_pages_alloc(x_bytes));
         ea_acts x;
-        ea_acts_init(&x, ROWS, K, x_mem);
+        ea_acts_init(&x, ROWS, K, 1u << ea_matrix_form(&m), x_mem);
         for (int i = 0; i < ROWS; i++) {
             for (int j = 0; j < K; j++)
                 ea_acts_row(&x, i)[j] = rng_float(&r);
-            if (ea_matrix_wants_q8(&m))
+            if (ea_matrix_form(&m) != EA_FORM_F32)
                 ea_acts_quantise(&x, i);
         }
         float got[ROWS][N], want[ROWS][N];

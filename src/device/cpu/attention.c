@@ -118,9 +118,9 @@ void ea_cpu_op_attention(const ea_cpu_step *r, const ea_op *op, const ea_op *rop
     const ea_cpu_group *cg = &d->groups[op->u.attention.group];
     const ea_cpu_buffer *out = &d->buffers[op->u.attention.out];
     int group = g->n_head / g->n_head_kv, per_span = g->n_head_kv * cg->parts, item;
-    /* Whole 32-blocks of columns are quantised by the item that wrote them. */
+    /* Whole units of columns are quantised by the item that wrote them. */
     int cols = cg->heads * g->head_dim;
-    bool quantise = out->q8 && cols % 32 == 0 && group % cg->heads == 0;
+    bool quantise = out->q8 && cols % ea_acts_unit(&out->acts) == 0 && group % cg->heads == 0;
     while ((item = ea_pool_claim(r->worker, 1)) < d->n_spans * per_span) {
         /* Last spans first: of a prompt they see most, so the short ones fill up the end. */
         const ea_cpu_span *span = &d->spans[d->n_spans - 1 - item / per_span];

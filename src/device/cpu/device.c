@@ -65,16 +65,16 @@ static void carve_buffer(ea_cpu_device *d, carver *c, int i)
         out->f32 = carve(c, (size_t)rows * out->ld * sizeof(float));
         return;
     }
-    void *mem = carve(c, ea_acts_bytes(rows, b->width));
+    void *mem = carve(c, ea_acts_bytes(rows, b->width, out->forms));
     if (mem) {
-        ea_acts_init(&out->acts, rows, b->width, mem);
+        ea_acts_init(&out->acts, rows, b->width, out->forms, mem);
         out->f32 = out->acts.f32;
         out->ld = (size_t)out->acts.k_pad;
     }
     for (int w = 0; w < d->n_workers && out->private; w++) {
-        mem = carve(c, ea_acts_bytes(EA_CPU_PRIVATE_ROWS, b->width));
+        mem = carve(c, ea_acts_bytes(EA_CPU_PRIVATE_ROWS, b->width, out->forms));
         if (mem)
-            ea_acts_init(&d->workers[w].acts[i], EA_CPU_PRIVATE_ROWS, b->width, mem);
+            ea_acts_init(&d->workers[w].acts[i], EA_CPU_PRIVATE_ROWS, b->width, out->forms, mem);
     }
 }
 
@@ -129,6 +129,14 @@ static bool follows_rope(const ea_plan *plan, int i)
            rope->u.rope_kv.q == attn->u.attention.q;
 }
 
+/* A matrix reads this buffer. */
+static void read_by(ea_cpu_device *d, int buffer, int weight)
+{
+    ea_acts_form form = ea_matrix_form(&d->weights->tensors[weight].matrix);
+    d->buffers[buffer].forms |= 1u << form;
+    d->buffers[buffer].q8 |= form != EA_FORM_F32;
+}
+
 /* How the operators use the buffers. */
 static ea_status scan_ops(ea_cpu_device *d, ea_error *err)
 {
@@ -144,13 +152,9 @@ static ea_status scan_ops(ea_cpu_device *d, ea_error *err)
         case EA_OP_ROPE_KV: d->last_kv_op = i; break;
         case EA_OP_MATMUL:
             for (int j = 0; j < op->u.matmul.n; j++)
-                if (ea_matrix_wants_q8(&d->weights->tensors[op->u.matmul.weight[j]].matrix))
-                    d->buffers[op->u.matmul.in].q8 = true;
+                read_by(d, op->u.matmul.in, op->u.matmul.weight[j]);
             break;
-        case EA_OP_LOGITS:
-            if (ea_matrix_wants_q8(&d->weights->tensors[op->u.logits.weight].matrix))
-                d->buffers[op->u.logits.in].q8 = true;
-            break;
+        case EA_OP_LOGITS: read_by(d, op->u.logits.in, op->u.logits.weight); break;
         case EA_OP_SILU_MUL:
             if (!ea_cpu_fuses_silu(plan, i))
                 return ea_fail(err, EA_EUNSUPPORTED,

@@ -111,7 +111,7 @@ static void op_matmul(const ea_cpu_step *r, const ea_op *op)
     ea_pool_barrier(r->worker);
 }
 
-/* Gate, up, silu * up and its quantised form, by pieces of whole 32-blocks of columns. */
+/* Gate, up, silu * up and its quantised form, by pieces of whole units of columns. */
 static void op_gate_up_silu(const ea_cpu_step *r, const ea_op *op, const ea_op *silu)
 {
     const ea_cpu_device *d = r->d;
@@ -122,7 +122,8 @@ static void op_gate_up_silu(const ea_cpu_step *r, const ea_op *op, const ea_op *
     int n_rows = ea_cpu_buffer_rows(r, op->u.matmul.in), x_row0, tile0, tile1;
     const ea_acts *x = ea_cpu_input_acts(r, op->u.matmul.in, &x_row0);
     size_t row0 = (size_t)ea_cpu_buffer_row0(r, op->u.matmul.in);
-    ea_cpu_pieces p = ea_cpu_cut_pieces(first, n_rows, first->n_tiles, 2, first->n_tiles + 1);
+    int unit = ea_acts_unit(&out->acts) / EA_TILE_N;
+    ea_cpu_pieces p = ea_cpu_cut_pieces(first, n_rows, first->n_tiles, unit, first->n_tiles + unit);
     while (ea_cpu_claim_piece(r, &p, &tile0, &tile1)) {
         for (int i = 0; i < 2; i++) {
             const ea_cpu_buffer *to = i == 0 ? gate : up;

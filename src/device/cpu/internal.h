@@ -39,8 +39,9 @@ typedef struct ea_cpu_buffer {
     float *f32;   /* row r at f32 + r * ld */
     size_t ld;
     bool is_acts, wanted;
-    bool q8;      /* a matmul reads its quantised form */
-    bool private; /* written by a norm: small steps keep it per worker */
+    unsigned forms; /* that matmuls read, bits of ea_acts_form */
+    bool q8;        /* one of them is quantised */
+    bool private;   /* written by a norm: small steps keep it per worker */
 } ea_cpu_buffer;
 
 /* Largest logit of a row that one worker has seen in this step. */

@@ -6,32 +6,55 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernel/ref/slots.h"
 #include "quant/blocks.h"
 
-void ea_acts_quantise__ref(const ea_acts *a, int row)
+/* int8 codes of one 32-block, and the sums of its halves. */
+static void quantise_block(const float *x, float inv, int8_t *q, int16_t sum16[2])
+{
+    int sum[2] = {0, 0};
+    for (int j = 0; j < EA_Q8_K; j++) {
+        float v = x[j] * inv; /* NaN for NaN and, with an infinite amax, for infinities */
+        v = v > -127.0f ? v : -127.0f;
+        v = v < 127.0f ? v : 127.0f;
+        int code = (int)lrintf(v);
+        q[j] = (int8_t)code;
+        sum[j / 16] += code;
+    }
+    sum16[0] = (int16_t)sum[0];
+    sum16[1] = (int16_t)sum[1];
+}
+
+/* Scale of n inputs, and its inverse. */
+static float scale_of(const float *x, int n, float *inv)
+{
+    float amax = 0;
+    for (int j = 0; j < n; j++)
+        amax = fabsf(x[j]) > amax ? fabsf(x[j]) : amax; /* NaN never wins */
+    *inv = amax >= EA_Q8_TINY ? 127.0f / amax : 0;
+    return amax >= EA_Q8_TINY ? amax / 127.0f : 0;
+}
+
+void ea_acts_quantise_cols__ref(const ea_acts *a, int row, int col0, int n)
 {
     const float *x = ea_acts_row(a, row);
-    struct ea_q8_block *b = ea_acts_q8(a, row);
-    int r = row % EA_Q8_ROWS;
-    for (int i = 0; i < a->k_pad / EA_Q8_K; i++, b++, x += EA_Q8_K) {
-        float amax = 0;
-        for (int j = 0; j < EA_Q8_K; j++)
-            amax = fabsf(x[j]) > amax ? fabsf(x[j]) : amax; /* NaN never wins */
-        float inv = amax >= EA_Q8_TINY ? 127.0f / amax : 0;
-        float d = amax >= EA_Q8_TINY ? amax / 127.0f : 0;
-        int sum[2] = {0, 0};
-        for (int j = 0; j < EA_Q8_K; j++) {
-            float v = x[j] * inv; /* NaN for NaN and, with an infinite amax, for infinities */
-            v = v > -127.0f ? v : -127.0f;
-            v = v < 127.0f ? v : 127.0f;
-            int q = (int)lrintf(v);
-            b->q[r][j] = (int8_t)q;
-            sum[j / 16] += q;
+    float inv;
+    for (int b = col0 / EA_Q8_K; b < (col0 + n + EA_Q8_K - 1) / EA_Q8_K; b++) {
+        int c = b / EA_CHUNK_BLOCKS * EA_ACTS_GROUP, j = b % EA_CHUNK_BLOCKS;
+        if (a->q8[EA_FORM_Q8]) {
+            struct ea_q8_chunk *q = ea_acts_q8(a, EA_FORM_Q8, row) + c;
+            q->d[j] = scale_of(x + b * EA_Q8_K, EA_Q8_K, &inv);
+            quantise_block(x + b * EA_Q8_K, inv, q->q + j * EA_Q8_K, q->sum16 + 2 * j);
+            q->s[j] = q->d[j] * (float)(q->sum16[2 * j] + q->sum16[2 * j + 1]);
         }
-        b->d[r] = d;
-        b->s[r] = d * (float)(sum[0] + sum[1]);
-        b->sum16[r][0] = (int16_t)sum[0];
-        b->sum16[r][1] = (int16_t)sum[1];
+        if (a->q8[EA_FORM_Q8K] && j == 0) {
+            struct ea_q8_chunk *q = ea_acts_q8(a, EA_FORM_Q8K, row) + c;
+            q->d[0] = scale_of(x + b * EA_Q8_K, EA_Q8_CHUNK, &inv);
+            for (int i = 0; i < EA_CHUNK_BLOCKS; i++) {
+                quantise_block(x + (b + i) * EA_Q8_K, inv, q->q + i * EA_Q8_K, q->sum16 + 2 * i);
+                q->sum32[i] = (int16_t)(q->sum16[2 * i] + q->sum16[2 * i + 1]);
+            }
+        }
     }
 }
 
@@ -101,16 +124,12 @@ static void run_bf16(const ea_matmul_args *args)
 
 /* ---- quantised formats ---- */
 
-/* One 32-block of a tile, unpacked. Value of weight (i, n) = dw[n] * sc[i / 16][n] * q[i][n] +
- * m[n], where sc is 1 for formats without scales per 16. Q2_K's minima are integers per 16 instead:
- * - dmin[n] * mi[i / 16][n]. */
+/* One 32-block of a tile, unpacked. Formats with one scale a block: weight (i, n) = d[n] * q[i][n]
+ * + m[n]. K formats: d[n] * sc[i / 16][n] * q[i][n] - dmin[n] * mi[i / 16][n]. */
 struct block {
     int8_t q[EA_Q8_K][EA_TILE_N];
-    float dw[EA_TILE_N];
-    int sc[2][EA_TILE_N];
-    float m[EA_TILE_N];
-    float dmin[EA_TILE_N];
-    int mi[2][EA_TILE_N];
+    float d[EA_TILE_N], m[EA_TILE_N], dmin[EA_TILE_N];
+    int sc[2][EA_TILE_N], mi[2][EA_TILE_N];
 };
 
 /* Code bits of input i, column n in a plane: the reading side of pack.h. */
@@ -148,105 +167,119 @@ static void head_f16(const uint8_t *head, float out[EA_TILE_N])
         out[n] = load_f16(head + 2 * n);
 }
 
-/* Formats of 32-blocks: block j of the super-block at sb. */
-static void unpack_q4_0(const uint8_t *sb, int j, struct block *out)
+/* Block j of super-block `nth` of a tile: `tile` is its start, `sb` that of the super-block. */
+typedef void (*unpack_fn)(const uint8_t *tile, const uint8_t *sb, int nth, int j,
+                          struct block *out);
+
+#define UNPACK(name)                                                                  \
+    static void unpack_##name(const uint8_t *tile, const uint8_t *sb, int nth, int j, \
+                              struct block *out)
+
+UNPACK(q4_0)
 {
     const uint8_t *p = sb + 64 + j * 256;
-    head_f16(sb + 32 * j, out->dw);
+    (void)tile, (void)nth;
+    head_f16(sb + 32 * j, out->d);
     EACH_CODE(out, plane4(p, i, n) - 8)
 }
 
-static void unpack_iq4_nl(const uint8_t *sb, int j, struct block *out)
+UNPACK(iq4_nl)
 {
     const uint8_t *p = sb + 64 + j * 256;
-    head_f16(sb + 32 * j, out->dw);
+    (void)tile, (void)nth;
+    head_f16(sb + 32 * j, out->d);
     EACH_CODE(out, ea_iq4nl_values[plane4(p, i, n)])
 }
 
-static void unpack_q5_0(const uint8_t *sb, int j, struct block *out)
+UNPACK(q5_0)
 {
     const uint8_t *p = sb + 64 + j * 320;
-    head_f16(sb + 32 * j, out->dw);
+    (void)tile, (void)nth;
+    head_f16(sb + 32 * j, out->d);
     EACH_CODE(out, (plane4(p, i, n) | plane1(p + 256, i, n) << 4) - 16)
 }
 
-static void unpack_q8_0(const uint8_t *sb, int j, struct block *out)
+UNPACK(q8_0)
 {
     const uint8_t *p = sb + 64 + j * 512;
-    head_f16(sb + 32 * j, out->dw);
+    (void)tile, (void)nth;
+    head_f16(sb + 32 * j, out->d);
     EACH_CODE(out, plane8(p, i, n) - 128)
 }
 
-static void unpack_q4_1(const uint8_t *sb, int j, struct block *out)
+UNPACK(q4_1)
 {
     const uint8_t *p = sb + 64;
-    (void)j;
-    head_f16(sb, out->dw);
+    (void)tile, (void)nth, (void)j;
+    head_f16(sb, out->d);
     head_f16(sb + 32, out->m);
     EACH_CODE(out, plane4(p, i, n))
 }
 
-static void unpack_q5_1(const uint8_t *sb, int j, struct block *out)
+UNPACK(q5_1)
 {
     const uint8_t *p = sb + 64;
-    (void)j;
-    head_f16(sb, out->dw);
+    (void)tile, (void)nth, (void)j;
+    head_f16(sb, out->d);
     head_f16(sb + 32, out->m);
     EACH_CODE(out, plane4(p, i, n) | plane1(p + 256, i, n) << 4)
 }
 
-/* Q4_K, Q5_K: d * sc and dmin * m are exact in f32 (11 + 6 bits). */
+/* Q4_K, Q5_K: both halves of a block have the same scale and minimum. */
 static void scales_q4_k(const uint8_t *sb, int j, struct block *out)
 {
-    float d[EA_TILE_N], dmin[EA_TILE_N];
-    head_f16(sb, d);
-    head_f16(sb + 32, dmin);
-    for (int n = 0; n < EA_TILE_N; n++) {
-        out->dw[n] = d[n] * (float)sb[64 + j * EA_TILE_N + n];
-        out->m[n] = -(dmin[n] * (float)sb[192 + j * EA_TILE_N + n]);
-    }
+    head_f16(sb, out->d);
+    head_f16(sb + 32, out->dmin);
+    for (int h = 0; h < 2; h++)
+        for (int n = 0; n < EA_TILE_N; n++) {
+            out->sc[h][n] = sb[64 + j * EA_TILE_N + n];
+            out->mi[h][n] = sb[192 + j * EA_TILE_N + n];
+        }
 }
 
-static void unpack_q4_k(const uint8_t *sb, int j, struct block *out)
+UNPACK(q4_k)
 {
     const uint8_t *p = sb + 320 + j * 256;
+    (void)tile, (void)nth;
     scales_q4_k(sb, j, out);
     EACH_CODE(out, plane4(p, i, n))
 }
 
-static void unpack_q5_k(const uint8_t *sb, int j, struct block *out)
+UNPACK(q5_k)
 {
     const uint8_t *p = sb + 320 + j * 320;
+    (void)tile, (void)nth;
     scales_q4_k(sb, j, out);
     EACH_CODE(out, plane4(p, i, n) | plane1(p + 256, i, n) << 4)
 }
 
-static void scales_q6_k(const uint8_t *sb, int j, struct block *out)
+static void scales_q6_k(const uint8_t *tile, const uint8_t *sb, int nth, int j, struct block *out)
 {
-    head_f16(sb, out->dw);
+    head_f16(tile + 32 * nth, out->d);
     for (int h = 0; h < 2; h++)
         for (int n = 0; n < EA_TILE_N; n++)
-            out->sc[h][n] = (int8_t)sb[64 + (2 * j + h) * EA_TILE_N + n];
+            out->sc[h][n] = (int8_t)sb[(2 * j + h) * EA_TILE_N + n];
 }
 
-static void unpack_q6_k(const uint8_t *sb, int j, struct block *out)
+UNPACK(q6_k)
 {
-    const uint8_t *p = sb + 320 + j * 384;
-    scales_q6_k(sb, j, out);
+    const uint8_t *p = sb + 256 + j * 384;
+    scales_q6_k(tile, sb, nth, j, out);
     EACH_CODE(out, (plane4(p, i, n) | plane2(p + 256, i, n) << 4) - 32)
 }
 
-static void unpack_q3_k(const uint8_t *sb, int j, struct block *out)
+UNPACK(q3_k)
 {
-    const uint8_t *p = sb + 320 + j * 192;
-    scales_q6_k(sb, j, out);
+    const uint8_t *p = sb + 256 + j * 192;
+    scales_q6_k(tile, sb, nth, j, out);
     EACH_CODE(out, (plane2(p, i, n) | plane1(p + 128, i, n) << 2) - 4)
 }
 
-static void unpack_q2_k(const uint8_t *sb, int j, struct block *out)
+UNPACK(q2_k)
 {
     const uint8_t *p = sb + 320 + j * 128;
-    head_f16(sb, out->dw);
+    (void)tile, (void)nth;
+    head_f16(sb, out->d);
     head_f16(sb + 32, out->dmin);
     for (int h = 0; h < 2; h++)
         for (int n = 0; n < EA_TILE_N; n++) {
@@ -257,26 +290,53 @@ static void unpack_q2_k(const uint8_t *sb, int j, struct block *out)
     EACH_CODE(out, plane2(p, i, n))
 }
 
-/* Which terms a format has. */
-typedef enum ea_ref_kind { PLAIN, MIN, SCALES16, SCALES16_MIN } ea_ref_kind;
+/* How a format's terms are added up: kernel.h, "Numerics". */
+typedef enum ea_ref_kind {
+    PLAIN,   /* d a 32-block */
+    MIN,     /* and m */
+    K32_MIN, /* integer scale and minimum a 32-block */
+    K16,     /* integer scale a half block */
+    K16_MIN  /* and minimum */
+} ea_ref_kind;
 
-/* One 32-block of one row into its 16 accumulators. Scales per 16: |sc| <= 128 and |dot of 16| <=
- * 16
- * * 32 * 127 (Q6_K), so |idot| <= 2 * 128 * 65,024 < 2^24 and its conversion to f32 is exact. */
-static void add_block(const struct block *w, ea_ref_kind kind, const struct ea_q8_block *x, int r,
-                      float acc[EA_TILE_N])
+/* One row's sums in one tile. */
+struct sums {
+    float acc[EA_TILE_N];
+    float s[EA_TILE_N];  /* of the running super-block */
+    int imin[EA_TILE_N]; /* likewise */
+};
+
+/* Block b of a row. Exact in f32: |idot| <= 32 * 127 * 128 and, times |sc| <= 128, below 2^24 for
+ * the code widths that have scales. */
+static void add_block(const struct block *w, ea_ref_kind kind, const struct ea_q8_chunk *x, int b,
+                      struct sums *to)
 {
+    const int j = b % EA_CHUNK_BLOCKS;
     for (int n = 0; n < EA_TILE_N; n++) {
         int dot[2] = {0, 0};
         for (int i = 0; i < EA_Q8_K; i++)
-            dot[i / 16] += w->q[i][n] * x->q[r][i];
-        int idot = kind >= SCALES16 ? w->sc[0][n] * dot[0] + w->sc[1][n] * dot[1] : dot[0] + dot[1];
-        acc[n] = fmaf((float)idot, w->dw[n] * x->d[r], acc[n]);
-        if (kind == MIN)
-            acc[n] = fmaf(w->m[n], x->s[r], acc[n]);
-        if (kind == SCALES16_MIN) {
-            int imin = w->mi[0][n] * x->sum16[r][0] + w->mi[1][n] * x->sum16[r][1];
-            acc[n] = fmaf(-(float)imin, w->dmin[n] * x->d[r], acc[n]);
+            dot[i / 16] += w->q[i][n] * x->q[EA_Q8_K * j + i];
+        if (kind == PLAIN || kind == MIN) {
+            to->acc[n] = fmaf((float)(dot[0] + dot[1]), w->d[n] * x->d[j], to->acc[n]);
+            if (kind == MIN)
+                to->acc[n] = fmaf(w->m[n], x->s[j], to->acc[n]);
+            continue;
+        }
+        if (j == 0) {
+            to->s[n] = 0;
+            to->imin[n] = 0;
+        }
+        if (kind == K32_MIN) {
+            to->s[n] = fmaf((float)(dot[0] + dot[1]), (float)w->sc[0][n], to->s[n]);
+        } else {
+            to->s[n] = fmaf((float)dot[0], (float)w->sc[0][n], to->s[n]);
+            to->s[n] = fmaf((float)dot[1], (float)w->sc[1][n], to->s[n]);
+        }
+        to->imin[n] += w->mi[0][n] * x->sum16[2 * j] + w->mi[1][n] * x->sum16[2 * j + 1];
+        if (j == EA_CHUNK_BLOCKS - 1) {
+            to->acc[n] = fmaf(to->s[n], w->d[n] * x->d[0], to->acc[n]);
+            if (kind != K16)
+                to->acc[n] = fmaf(-(float)to->imin[n], w->dmin[n] * x->d[0], to->acc[n]);
         }
     }
 }
@@ -284,26 +344,27 @@ static void add_block(const struct block *w, ea_ref_kind kind, const struct ea_q
 /* Rows are taken a few at a time, since unpacking a block costs more than a row's dot products. */
 enum { ROWS = 16 };
 
-static void run_q8(const ea_matmul_args *args, ea_ref_kind kind,
-                   void (*unpack)(const uint8_t *sb, int j, struct block *out))
+static void run_q8(const ea_matmul_args *args, ea_ref_kind kind, unpack_fn unpack)
 {
     const ea_tile_layout *l = args->w->impl->layout;
-    for (int tile = args->tile0; tile < args->tile1; tile++) {
-        const uint8_t *w = args->w->data + (size_t)tile * args->w->tile_bytes;
+    for (int t = args->tile0; t < args->tile1; t++) {
+        const uint8_t *tile = args->w->data + (size_t)t * args->w->tile_bytes;
+        const uint8_t *sbs = tile + ea_layout_front(l, args->w->k);
         for (int r0 = 0; r0 < args->n_rows; r0 += ROWS) {
             int n_rows = EA_MIN(ROWS, args->n_rows - r0);
-            float acc[ROWS][EA_TILE_N] = {{0}};
+            struct sums sums[ROWS] = {0};
             for (int b = 0; b < args->w->k / EA_Q8_K; b++) {
-                struct block block;
-                unpack(w + (size_t)(b / l->sb_blocks) * ea_layout_sb_bytes(l), b % l->sb_blocks,
-                       &block);
-                for (int r = 0; r < n_rows; r++) {
-                    int row = args->row0 + r0 + r;
-                    add_block(&block, kind, ea_acts_q8(args->x, row) + b, row % EA_Q8_ROWS, acc[r]);
-                }
+                struct block block = {0};
+                int i = b / l->sb_blocks;
+                unpack(tile, sbs + (size_t)i * ea_layout_sb_bytes(l), i, b % l->sb_blocks, &block);
+                for (int r = 0; r < n_rows; r++)
+                    add_block(&block, kind,
+                              ea_acts_q8(args->x, l->form, args->row0 + r0 + r) +
+                                  b / EA_CHUNK_BLOCKS * EA_ACTS_GROUP,
+                              b, &sums[r]);
             }
             for (int r = 0; r < n_rows; r++)
-                put(args, tile, r0 + r, acc[r]);
+                put(args, t, r0 + r, sums[r].acc);
         }
     }
 }
@@ -319,11 +380,11 @@ RUN(q5_0, PLAIN)
 RUN(q8_0, PLAIN)
 RUN(q4_1, MIN)
 RUN(q5_1, MIN)
-RUN(q4_k, MIN)
-RUN(q5_k, MIN)
-RUN(q3_k, SCALES16)
-RUN(q6_k, SCALES16)
-RUN(q2_k, SCALES16_MIN)
+RUN(q4_k, K32_MIN)
+RUN(q5_k, K32_MIN)
+RUN(q3_k, K16)
+RUN(q6_k, K16)
+RUN(q2_k, K16_MIN)
 
 #define EA_SLOT(name, ret, args, names)
 #define EA_MATMUL(name, dtype) \

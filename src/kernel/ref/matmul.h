@@ -4,8 +4,6 @@
 
 #include "kernel/matmul.h"
 
-void ea_acts_quantise__ref(const ea_acts *a, int row);
-
 #define EA_SLOT(name, ret, args, names)
 #define EA_MATMUL(name, dtype) extern const ea_matmul_impl ea_matmul_##name##__ref;
 #include "kernel/kernel_slots.def"

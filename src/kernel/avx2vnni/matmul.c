@@ -1,0 +1,13 @@
+/* matmul.c: matrix products of quantised weights for AVX2 with AVX-VNNI. Body: matmul_vec.h. */
+#include "kernel/avx2vnni/matmul.h"
+
+#include "kernel/avx2/vec_int.h"
+
+#define LEVEL avx2vnni
+#define VNNI 1
+#define MAX_ROWS 4
+enum { CHUNK_BYTES = 768 * 1024 };
+
+#define vi_dot4 _mm256_dpbusd_avx_epi32
+
+#include "kernel/matmul_vec.h"
