@@ -11,10 +11,10 @@
  * in ascending order, one f32 accumulator an output. Formats with a minimum add acc = fma(m, sx,
  * acc) after that, where sx = dx * float(sum of the block's int8 activations).
  *  - quantised weights with super-blocks of 256 (the K formats): the row is quantised by blocks of
- * 256. Per super-block, from s = 0: s = fma(float(idot), float(sc), s) for each block that has an
- * integer scale (of 32 in Q4_K and Q5_K, else of 16), ascending; then acc = fma(s, d * dx, acc).
- * Formats with integer minima add acc = fma(-float(imin), dmin * dx, acc), where imin = sum of
- * minimum * sum of the block's int8 activations, exact.
+ * 256. Per super-block isum = sum of integer scale * integer dot product of its block (of 32 in
+ * Q4_K and Q5_K, else of 16), exact in int32; then acc = fma(float(isum), d * dx, acc). Formats
+ * with integer minima add acc = fma(-float(imin), dmin * dx, acc), where imin = sum of minimum *
+ * sum of the block's int8 activations, exact.
  *  - float weights (F32, F16, BF16): acc = fma(w[k], x[k], acc), k ascending, one f32 accumulator
  * an output.
  *  - attention and norms: see the slots.

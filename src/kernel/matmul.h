@@ -29,8 +29,9 @@ struct ea_q8_chunk {
         int16_t sum32[EA_CHUNK_BLOCKS]; /* Q8K: sums of the blocks' q, |sum| <= 32 * 127 */
     };
     int16_t sum16[2 * EA_CHUNK_BLOCKS]; /* sums of the half blocks' q */
+    uint8_t pad[32];                    /* whole cache lines */
 };
-_Static_assert(sizeof(struct ea_q8_chunk) == 352, "rows of a group: no power of two apart");
+_Static_assert(sizeof(struct ea_q8_chunk) == 384, "rows of a group: no power of two apart");
 
 /* Chunks go in groups of 16 rows, [rows / 16][chunk][16]: the rows of a group are one tile of a
  * matrix unit, and a row's chunks are EA_ACTS_GROUP apart. */

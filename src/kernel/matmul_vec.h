@@ -26,6 +26,7 @@
  *   vi_madd8(u, s) vi_add16  without VNNI: pairs u8 * s8 in int16, saturating
  *   vi_abs8(v) vi_sign8(x, w)  without VNNI: |v|; x with w's sign, 0 where w is 0
  *   vi_from_u8(p)            LANES bytes to int32
+ *   vi_store(p, v) vi_from_f32(v)
  *   vf_zero() vf_set1(x) vf_mul vf_fma(a, b, c) vf_fnma(a, b, c) vf_from_i32(v) vf_load(p)
  *   vf_store(p, v) vf_load_f16(p) vf_load_i8(p)
  *   put(args, tile, col, r, acc)  bias, old value, store of LANES columns */
@@ -184,6 +185,18 @@ INLINE vi small_mins(const ea_fmt f, const uint8_t *p, const int i)
     return vi_or(a, vi_sll32(b, 16));
 }
 
+/* 32-blocks of a super-block whose integer dots times integer scales sum up to less than 2^24, so
+ * that f32 adds them exactly (|dot| <= 127 * 32 * u, or 127 * 16 * 32 a half of Q6_K). */
+INLINE int exact_blocks(const ea_fmt f)
+{
+    switch (f.codes) {
+    case CODES4: return 4; /* Q4_K: 4 * 60,960 * 63 */
+    case CODES5: return 2; /* Q5_K: 2 * 125,984 * 63 */
+    case CODES6: return 1; /* Q6_K: 2 * 65,024 * 128 */
+    default: return 8;     /* Q2_K: 8 * 12,192 * 15; Q3_K: 8 * 16,256 * 32 */
+    }
+}
+
 /* s += the groups' integer products times their integer scale. */
 INLINE void scaled_groups(const ea_fmt f, const uint8_t *codes, const int g0, const int g1,
                           const ea_rows *rows, const int j, const int n_rows, const vf scale,
@@ -194,6 +207,24 @@ INLINE void scaled_groups(const ea_fmt f, const uint8_t *codes, const int g0, co
 #pragma GCC unroll 12
     for (int r = 0; r < n_rows; r++)
         s[r] = vf_fma(vf_from_i32(dot[r]), scale, s[r]);
+}
+
+/* The same for whole blocks j .. j + n - 1. */
+INLINE void scaled_blocks(const ea_fmt f, const uint8_t *small, const uint8_t *codes,
+                          const ea_rows *rows, int j, const int n, const int n_rows, vf s[MAX_ROWS])
+{
+#pragma GCC unroll 12
+    for (int r = 0; r < n_rows; r++)
+        s[r] = vf_zero();
+    for (const int end = j + n; j < end; j++) {
+        const uint8_t *c = codes + j * f.code_bytes;
+        if (ea_fmt_is_k16(f)) {
+            scaled_groups(f, c, 0, 4, rows, j, n_rows, small_scale(f, small, 2 * j), s);
+            scaled_groups(f, c, 4, 8, rows, j, n_rows, small_scale(f, small, 2 * j + 1), s);
+        } else {
+            scaled_groups(f, c, 0, 8, rows, j, n_rows, small_scale(f, small, j), s);
+        }
+    }
 }
 
 /* acc -= minima times the sums of activations. */
@@ -226,19 +257,24 @@ INLINE void super_mins(const ea_fmt f, const uint8_t *d, const uint8_t *small, c
 INLINE void super_rows(const ea_fmt f, const uint8_t *d, const uint8_t *small, const uint8_t *codes,
                        const ea_rows *rows, const int n_rows, float acc[MAX_ROWS][LANES])
 {
+    const int exact = exact_blocks(f);
     vf s[MAX_ROWS];
+    if (exact == EA_CHUNK_BLOCKS) {
+        scaled_blocks(f, small, codes, rows, 0, exact, n_rows, s);
+    } else {
+        _Alignas(64) int32_t isum[MAX_ROWS][LANES]; /* in memory, as acc */
 #pragma GCC unroll 12
-    for (int r = 0; r < n_rows; r++)
-        s[r] = vf_zero();
-#pragma GCC unroll 1
-    for (int j = 0; j < EA_CHUNK_BLOCKS; j++) {
-        const uint8_t *c = codes + j * f.code_bytes;
-        if (ea_fmt_is_k16(f)) {
-            scaled_groups(f, c, 0, 4, rows, j, n_rows, small_scale(f, small, 2 * j), s);
-            scaled_groups(f, c, 4, 8, rows, j, n_rows, small_scale(f, small, 2 * j + 1), s);
-        } else {
-            scaled_groups(f, c, 0, 8, rows, j, n_rows, small_scale(f, small, j), s);
+        for (int r = 0; r < n_rows; r++)
+            vi_store(isum[r], vi_zero());
+        for (int j = 0; j < EA_CHUNK_BLOCKS; j += exact) {
+            scaled_blocks(f, small, codes, rows, j, exact, n_rows, s);
+#pragma GCC unroll 12
+            for (int r = 0; r < n_rows; r++)
+                vi_store(isum[r], vi_add(vi_load(isum[r]), vi_from_f32(s[r])));
         }
+#pragma GCC unroll 12
+        for (int r = 0; r < n_rows; r++)
+            s[r] = vf_from_i32(vi_load(isum[r]));
     }
     const vf dw = vf_load_f16(d);
 #pragma GCC unroll 12

@@ -18,6 +18,11 @@ VEC_FN vi vi_load(const void *p)
     return _mm256_load_si256((const __m256i *)p);
 }
 
+VEC_FN void vi_store(void *p, vi v)
+{
+    _mm256_store_si256((__m256i *)p, v);
+}
+
 #define vi_zero _mm256_setzero_si256
 #define vi_set1_8(x) _mm256_set1_epi8((char)(x))
 #define vi_set1_32 _mm256_set1_epi32
@@ -49,6 +54,8 @@ VEC_FN vi vi_from_u8(const uint8_t *p)
 {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
+
+#define vi_from_f32 _mm256_cvtps_epi32
 
 #define vf_zero _mm256_setzero_ps
 #define vf_set1 _mm256_set1_ps

@@ -18,6 +18,7 @@ VEC_FN vi vi_load(const void *p)
     return _mm512_load_si512(p);
 }
 
+#define vi_store _mm512_store_si512
 #define vi_zero _mm512_setzero_si512
 #define vi_set1_8(x) _mm512_set1_epi8((char)(x))
 #define vi_set1_32 _mm512_set1_epi32
@@ -54,6 +55,8 @@ VEC_FN vi vi_from_u8(const uint8_t *p)
 {
     return _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(const void *)p));
 }
+
+#define vi_from_f32 _mm512_cvtps_epi32
 
 #define vf_zero _mm512_setzero_ps
 #define vf_set1 _mm512_set1_ps

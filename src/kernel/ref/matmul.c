@@ -302,12 +302,10 @@ typedef enum ea_ref_kind {
 /* One row's sums in one tile. */
 struct sums {
     float acc[EA_TILE_N];
-    float s[EA_TILE_N];  /* of the running super-block */
-    int imin[EA_TILE_N]; /* likewise */
+    int isum[EA_TILE_N], imin[EA_TILE_N]; /* of the running super-block */
 };
 
-/* Block b of a row. Exact in f32: |idot| <= 32 * 127 * 128 and, times |sc| <= 128, below 2^24 for
- * the code widths that have scales. */
+/* Block b of a row. The integers fit: |q * sc| <= 2^12 and |x| <= 127, 256 of them. */
 static void add_block(const struct block *w, ea_ref_kind kind, const struct ea_q8_chunk *x, int b,
                       struct sums *to)
 {
@@ -323,18 +321,13 @@ static void add_block(const struct block *w, ea_ref_kind kind, const struct ea_q
             continue;
         }
         if (j == 0) {
-            to->s[n] = 0;
+            to->isum[n] = 0;
             to->imin[n] = 0;
         }
-        if (kind == K32_MIN) {
-            to->s[n] = fmaf((float)(dot[0] + dot[1]), (float)w->sc[0][n], to->s[n]);
-        } else {
-            to->s[n] = fmaf((float)dot[0], (float)w->sc[0][n], to->s[n]);
-            to->s[n] = fmaf((float)dot[1], (float)w->sc[1][n], to->s[n]);
-        }
+        to->isum[n] += w->sc[0][n] * dot[0] + w->sc[1][n] * dot[1];
         to->imin[n] += w->mi[0][n] * x->sum16[2 * j] + w->mi[1][n] * x->sum16[2 * j + 1];
         if (j == EA_CHUNK_BLOCKS - 1) {
-            to->acc[n] = fmaf(to->s[n], w->d[n] * x->d[0], to->acc[n]);
+            to->acc[n] = fmaf((float)to->isum[n], w->d[n] * x->d[0], to->acc[n]);
             if (kind != K16)
                 to->acc[n] = fmaf(-(float)to->imin[n], w->dmin[n] * x->d[0], to->acc[n]);
         }
