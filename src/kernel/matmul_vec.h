@@ -25,10 +25,10 @@
  *   vi_dot4(acc, u, s)       VNNI: acc + sum of four u8 * s8
  *   vi_madd8(u, s) vi_add16  without VNNI: pairs u8 * s8 in int16, saturating
  *   vi_abs8(v) vi_sign8(x, w)  without VNNI: |v|; x with w's sign, 0 where w is 0
- *   vi_from_u8(p)            LANES bytes to int32
- *   vi_store(p, v) vi_from_f32(v)
- *   vf_zero() vf_set1(x) vf_mul vf_fma(a, b, c) vf_fnma(a, b, c) vf_from_i32(v) vf_load(p)
- *   vf_store(p, v) vf_load_f16(p) vf_load_i8(p)
+ *   vi_from_u8(p) vi_from_i8(p)  LANES bytes to int32
+ *   vi_mul(a, b)             int32 products
+ *   vf_zero() vf_set1(x) vf_add vf_mul vf_fma(a, b, c) vf_fnma(a, b, c) vf_from_i32(v) vf_load(p)
+ *   vf_store(p, v) vf_load_f16(p)
  *   put(args, tile, col, r, acc)  bias, old value, store of LANES columns */
 #include <immintrin.h>
 #include <string.h>
@@ -167,13 +167,12 @@ INLINE void block_rows(const ea_fmt f, const uint8_t *sb, const uint8_t *codes, 
 
 /* ---- one super-block of a K format ---- */
 
-/* Small scales of header row i, at p + 16 i. */
-INLINE vf small_scale(const ea_fmt f, const uint8_t *p, const int i)
+/* The integer scales of a header row. */
+INLINE vi small_scale(const ea_fmt f, const uint8_t *p)
 {
     if (f.scales == K16)
-        return vf_load_i8(p + 16 * i);
-    const vi u = vi_from_u8(p + 16 * i);
-    return vf_from_i32(f.scales == K16_MIN ? vi_and(u, vi_set1_32(15)) : u);
+        return vi_from_i8(p);
+    return f.scales == K16_MIN ? vi_and(vi_from_u8(p), vi_set1_32(15)) : vi_from_u8(p);
 }
 
 /* Minima of two neighbouring blocks (halves, for K16_MIN) as int16 pairs. */
@@ -186,43 +185,47 @@ INLINE vi small_mins(const ea_fmt f, const uint8_t *p, const int i)
 }
 
 /* 32-blocks of a super-block whose integer dots times integer scales sum up to less than 2^24, so
- * that f32 adds them exactly (|dot| <= 127 * 32 * u, or 127 * 16 * 32 a half of Q6_K). */
+ * that f32 adds them exactly (|dot| <= 127 * 32 * u); 0: too few, integers multiply. */
 INLINE int exact_blocks(const ea_fmt f)
 {
     switch (f.codes) {
     case CODES4: return 4; /* Q4_K: 4 * 60,960 * 63 */
-    case CODES5: return 2; /* Q5_K: 2 * 125,984 * 63 */
-    case CODES6: return 1; /* Q6_K: 2 * 65,024 * 128 */
-    default: return 8;     /* Q2_K: 8 * 12,192 * 15; Q3_K: 8 * 16,256 * 32 */
+    case CODES2:
+    case CODES3: return 8; /* Q2_K: 8 * 12,192 * 15; Q3_K: 8 * 16,256 * 32 */
+    default: return 0;
     }
 }
 
-/* s += the groups' integer products times their integer scale. */
-INLINE void scaled_groups(const ea_fmt f, const uint8_t *codes, const int g0, const int g1,
-                          const ea_rows *rows, const int j, const int n_rows, const vf scale,
-                          vf s[MAX_ROWS])
+/* isum += the groups' integer products times their integer scale, as f32 or as int32. */
+INLINE void add_scaled(const ea_fmt f, const uint8_t *codes, const int g0, const int g1,
+                       const ea_rows *rows, const int j, const int n_rows, const uint8_t *scale,
+                       vf s[MAX_ROWS], vi isum[MAX_ROWS])
 {
     vi dot[MAX_ROWS];
     dot_rows(f, codes, g0, g1, rows, j, n_rows, dot);
+    const vi sc = small_scale(f, scale);
+    const vf scf = vf_from_i32(sc);
 #pragma GCC unroll 12
-    for (int r = 0; r < n_rows; r++)
-        s[r] = vf_fma(vf_from_i32(dot[r]), scale, s[r]);
+    for (int r = 0; r < n_rows; r++) {
+        if (exact_blocks(f))
+            s[r] = vf_fma(vf_from_i32(dot[r]), scf, s[r]);
+        else
+            isum[r] = vi_add(isum[r], vi_mul(dot[r], sc));
+    }
 }
 
-/* The same for whole blocks j .. j + n - 1. */
-INLINE void scaled_blocks(const ea_fmt f, const uint8_t *small, const uint8_t *codes,
-                          const ea_rows *rows, int j, const int n, const int n_rows, vf s[MAX_ROWS])
+/* Blocks j0 .. j1 - 1 of a super-block. */
+INLINE void add_blocks(const ea_fmt f, const uint8_t *small, const uint8_t *codes,
+                       const ea_rows *rows, const int j0, const int j1, const int n_rows,
+                       vf s[MAX_ROWS], vi isum[MAX_ROWS])
 {
-#pragma GCC unroll 12
-    for (int r = 0; r < n_rows; r++)
-        s[r] = vf_zero();
-    for (const int end = j + n; j < end; j++) {
+    for (int j = j0; j < j1; j++) {
         const uint8_t *c = codes + j * f.code_bytes;
         if (ea_fmt_is_k16(f)) {
-            scaled_groups(f, c, 0, 4, rows, j, n_rows, small_scale(f, small, 2 * j), s);
-            scaled_groups(f, c, 4, 8, rows, j, n_rows, small_scale(f, small, 2 * j + 1), s);
+            add_scaled(f, c, 0, 4, rows, j, n_rows, small + 32 * j, s, isum);
+            add_scaled(f, c, 4, 8, rows, j, n_rows, small + 32 * j + 16, s, isum);
         } else {
-            scaled_groups(f, c, 0, 8, rows, j, n_rows, small_scale(f, small, j), s);
+            add_scaled(f, c, 0, 8, rows, j, n_rows, small + 16 * j, s, isum);
         }
     }
 }
@@ -259,22 +262,29 @@ INLINE void super_rows(const ea_fmt f, const uint8_t *d, const uint8_t *small, c
 {
     const int exact = exact_blocks(f);
     vf s[MAX_ROWS];
-    if (exact == EA_CHUNK_BLOCKS) {
-        scaled_blocks(f, small, codes, rows, 0, exact, n_rows, s);
-    } else {
-        _Alignas(64) int32_t isum[MAX_ROWS][LANES]; /* in memory, as acc */
+    vi isum[MAX_ROWS];
 #pragma GCC unroll 12
-        for (int r = 0; r < n_rows; r++)
-            vi_store(isum[r], vi_zero());
-        for (int j = 0; j < EA_CHUNK_BLOCKS; j += exact) {
-            scaled_blocks(f, small, codes, rows, j, exact, n_rows, s);
+    for (int r = 0; r < n_rows; r++) {
+        s[r] = vf_zero();
+        isum[r] = vi_zero();
+    }
+    if (exact == 4) { /* two sums, each exact: adding them rounds as converting the whole would */
+        _Alignas(64) float first[MAX_ROWS][LANES];
+        add_blocks(f, small, codes, rows, 0, 4, n_rows, s, isum);
 #pragma GCC unroll 12
-            for (int r = 0; r < n_rows; r++)
-                vi_store(isum[r], vi_add(vi_load(isum[r]), vi_from_f32(s[r])));
+        for (int r = 0; r < n_rows; r++) {
+            vf_store(first[r], s[r]);
+            s[r] = vf_zero();
         }
+        add_blocks(f, small, codes, rows, 4, 8, n_rows, s, isum);
 #pragma GCC unroll 12
         for (int r = 0; r < n_rows; r++)
-            s[r] = vf_from_i32(vi_load(isum[r]));
+            s[r] = vf_add(s[r], vf_load(first[r]));
+    } else {
+        add_blocks(f, small, codes, rows, 0, 8, n_rows, s, isum);
+#pragma GCC unroll 12
+        for (int r = 0; r < n_rows && !exact; r++)
+            s[r] = vf_from_i32(isum[r]);
     }
     const vf dw = vf_load_f16(d);
 #pragma GCC unroll 12

@@ -18,11 +18,6 @@ VEC_FN vi vi_load(const void *p)
     return _mm256_load_si256((const __m256i *)p);
 }
 
-VEC_FN void vi_store(void *p, vi v)
-{
-    _mm256_store_si256((__m256i *)p, v);
-}
-
 #define vi_zero _mm256_setzero_si256
 #define vi_set1_8(x) _mm256_set1_epi8((char)(x))
 #define vi_set1_32 _mm256_set1_epi32
@@ -55,8 +50,13 @@ VEC_FN vi vi_from_u8(const uint8_t *p)
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
 
-#define vi_from_f32 _mm256_cvtps_epi32
+VEC_FN vi vi_from_i8(const uint8_t *p)
+{
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
 
+#define vi_mul _mm256_mullo_epi32
+#define vf_add _mm256_add_ps
 #define vf_zero _mm256_setzero_ps
 #define vf_set1 _mm256_set1_ps
 #define vf_mul _mm256_mul_ps
@@ -69,12 +69,6 @@ VEC_FN vi vi_from_u8(const uint8_t *p)
 VEC_FN vf vf_load_f16(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)p));
-}
-
-VEC_FN vf vf_load_i8(const uint8_t *p)
-{
-    return _mm256_cvtepi32_ps(
-        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
 }
 
 #define put(args, tile, col, r, acc) ea_put8__avx2((args), (tile)*EA_TILE_N + (col), (r), (acc))

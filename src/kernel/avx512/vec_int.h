@@ -18,7 +18,6 @@ VEC_FN vi vi_load(const void *p)
     return _mm512_load_si512(p);
 }
 
-#define vi_store _mm512_store_si512
 #define vi_zero _mm512_setzero_si512
 #define vi_set1_8(x) _mm512_set1_epi8((char)(x))
 #define vi_set1_32 _mm512_set1_epi32
@@ -56,8 +55,13 @@ VEC_FN vi vi_from_u8(const uint8_t *p)
     return _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(const void *)p));
 }
 
-#define vi_from_f32 _mm512_cvtps_epi32
+VEC_FN vi vi_from_i8(const uint8_t *p)
+{
+    return _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)(const void *)p));
+}
 
+#define vi_mul _mm512_mullo_epi32
+#define vf_add _mm512_add_ps
 #define vf_zero _mm512_setzero_ps
 #define vf_set1 _mm512_set1_ps
 #define vf_mul _mm512_mul_ps
@@ -70,12 +74,6 @@ VEC_FN vi vi_from_u8(const uint8_t *p)
 VEC_FN vf vf_load_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
-}
-
-VEC_FN vf vf_load_i8(const uint8_t *p)
-{
-    return _mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)(const void *)p)));
 }
 
 #define put(args, tile, col, r, acc) ea_put16__avx512((args), (tile), (r), (acc))
