@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "kernel/table.h"
 
-enum { MIN_NS = 300 * 1000 * 1000 };
+enum { MIN_NS = 200 * 1000 * 1000 };
 
 /* The attention shapes of the models that the project measures itself with. */
 typedef struct shape {
@@ -20,7 +20,10 @@ typedef struct shape {
 static const shape shapes[] = {{"SmolLM2-135M", 64, 3}, {"Qwen2.5-1.5B", 128, 6}};
 static const int depths[] = {512, 2048, 8192};
 
+static const char *const type_names[] = {"f16", "q8_0", "q4_0"};
+
 typedef struct pool {
+    ea_kv_type type;
     uint8_t *kv;
     size_t n_bytes, page_bytes, head_bytes;
     int n_heads;
@@ -28,10 +31,11 @@ typedef struct pool {
 } pool;
 
 /* As many heads as fill pool_bytes at this depth; arbitrary small numbers in them. */
-static bool pool_init(pool *p, const shape *s, int depth, size_t pool_bytes)
+static bool pool_init(pool *p, const shape *s, ea_kv_type type, int depth, size_t pool_bytes)
 {
     int n_pages = depth / EA_PAGE_TOKENS;
-    p->head_bytes = 2 * sizeof(ea_f16) * ea_kv_block_elems(s->head_dim);
+    p->type = type;
+    p->head_bytes = 2 * ea_kv_block_bytes(type, s->head_dim);
     p->n_heads = EA_MAX(1, (int)(pool_bytes / ((size_t)n_pages * p->head_bytes)));
     p->page_bytes = (size_t)p->n_heads * p->head_bytes;
     p->n_bytes = (size_t)n_pages * p->page_bytes;
@@ -43,7 +47,7 @@ static bool pool_init(pool *p, const shape *s, int depth, size_t pool_bytes)
     uint32_t r = 1;
     for (size_t i = 0; i < p->n_bytes / sizeof *x; i++) {
         r = r * 1664525u + 1013904223u;
-        x[i].bits = (uint16_t)(0x2c00 | (r >> 16 & 0x83ff)); /* +-0.0625..0.125 */
+        x[i].bits = (uint16_t)(0x2c00 | (r >> 16 & 0x83ff)); /* +-0.0625..0.125, also as scales */
     }
     for (int i = 0; i < n_pages; i++)
         p->pages[i] = (i * 7 + 3) % n_pages; /* depths are powers of two: a permutation */
@@ -67,7 +71,8 @@ static double time_calls(const pool *p, const shape *s, int depth, int n, bool w
         out[i] = work + (EA_ATTN_QUERIES + i) * s->head_dim;
         pos[i] = depth - 1 - (n - 1 - i) / s->group;
     }
-    ea_attn_args args = {.n_queries = n,
+    ea_attn_args args = {.type = p->type,
+                         .n_queries = n,
                          .head_dim = s->head_dim,
                          .q = q,
                          .out = out,
@@ -88,7 +93,7 @@ static double time_calls(const pool *p, const shape *s, int depth, int n, bool w
     return (double)(now - start) / calls;
 }
 
-static int bench_shape(const shape *s, size_t pool_bytes)
+static int bench_shape(const shape *s, ea_kv_type type, size_t pool_bytes)
 {
     size_t work_bytes = (size_t)2 * EA_ATTN_QUERIES * (size_t)s->head_dim * sizeof(float) +
                         ea_attn_scratch_bytes(s->head_dim);
@@ -96,7 +101,7 @@ static int bench_shape(const shape *s, size_t pool_bytes)
     for (size_t d = 0; work && d < EA_ARRAY_LEN(depths); d++) {
         pool p = {0};
         int depth = depths[d];
-        if (!pool_init(&p, s, depth, pool_bytes)) {
+        if (!pool_init(&p, s, type, depth, pool_bytes)) {
             fprintf(stderr, "out of memory: %zu bytes of KV\n", p.n_bytes);
             return 1;
         }
@@ -108,8 +113,8 @@ static int bench_shape(const shape *s, size_t pool_bytes)
         double macs = 0;
         for (int i = 0; i < EA_ATTN_QUERIES; i++)
             macs += 2.0 * s->head_dim * (depth - i / s->group);
-        printf("| %-13s | %8d | %5d | %6.2f | %7.1f |\n", s->name, s->head_dim, depth,
-               bytes / decode, macs / prefill);
+        printf("| %-13s | %8d | %4s | %5d | %6.2f | %7.1f | %7.1f |\n", s->name, s->head_dim,
+               type_names[type], depth, bytes / decode, decode / 1000, macs / prefill);
         fflush(stdout);
         pool_done(&p);
     }
@@ -125,10 +130,12 @@ int main(int argc, char **argv)
         return 2;
     }
     printf("%s, one thread, %ld MiB of KV\n", ea_cpu_name(), mib);
-    printf("| shape         | head_dim | depth | decode GB/s | prefill GMAC/s |\n");
-    printf("|---|---|---|---|---|\n");
+    printf(
+        "| shape         | head_dim |   KV | depth | decode GB/s | decode us | prefill GMAC/s |\n");
+    printf("|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < EA_ARRAY_LEN(shapes); i++)
-        if (bench_shape(&shapes[i], (size_t)mib << 20))
-            return 1;
+        for (int type = EA_KV_F16; type <= EA_KV_Q4_0; type++)
+            if (bench_shape(&shapes[i], (ea_kv_type)type, (size_t)mib << 20))
+                return 1;
     return 0;
 }

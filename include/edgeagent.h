@@ -220,6 +220,9 @@ EA_API void ea_chat_parser_destroy(ea_chat_parser *parser);
 
 typedef struct ea_engine ea_engine;
 
+/* How keys and values are stored: 16, 8.5 or 4.5 bits a number. */
+typedef enum ea_kv_type { EA_KV_F16, EA_KV_Q8_0, EA_KV_Q4_0 } ea_kv_type;
+
 typedef struct ea_engine_params {
     size_t size;
     int n_threads; /* workers, engine thread included; 0 = physical cores allowed to us */

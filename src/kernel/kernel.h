@@ -103,39 +103,75 @@ void ea_matmul(const ea_matmul_args *args);
 
 /* ---- KV pages and attention ---- */
 
-/* A page holds EA_PAGE_TOKENS positions. For one layer and KV head it has a K block and a V block,
- * both f16: K is stored in groups of 16 positions, [positions / 16][head_dim][16] (positions in the
- * lanes), V as [positions][head_dim]. Scores need no horizontal sums, and a K element is loaded
- * once for all query rows. */
-enum { EA_PAGE_TOKENS = 32, EA_ATTN_SPAN = 256 };
+/* A page holds EA_PAGE_TOKENS positions. For one layer and KV head it has a K block and a V block
+ * of ea_kv_block_bytes each, 64-byte aligned.
+ *
+ * EA_KV_F16: K is stored in groups of 16 positions, [positions / 16][head_dim][16] (positions in
+ * the lanes), V as [positions][head_dim]. Scores need no horizontal sums, and a K element is loaded
+ * once for all query rows.
+ *
+ * EA_KV_Q8_0, EA_KV_Q4_0: head_dim is a multiple of 32, and every 32 components of a position have
+ * one f16 scale. A block is its codes, then the scales as [head_dim / 32][positions].
+ *   K, Q8_0: bytes [positions / 16][head_dim / 4][16][4], code + 128: four components of a position
+ *     side by side.
+ *   K, Q4_0: bytes [positions / 16][head_dim / 32][4][16][4], in the low nibble code + 8 of
+ *     component 4 j + i, in the high one of component 16 + 4 j + i.
+ *   V, Q8_0: bytes [positions][head_dim], the code. Q4_0: [positions][head_dim / 32][16], code + 8
+ *     of component i in the low nibble, of 16 + i in the high one.
+ * Quantised by (x the 32 components, e the stored scale as f32):
+ *   Q8_0: e = f16(max|x| / 127); code = round(x * (1 / e)), clamped to -128..127.
+ *   Q4_0: e = f16(y / -8), y = max(x) if that is >= -min(x), else min(x); code = round(x * (1 /
+ * e)), clamped to -8..7. Round is to nearest even. Where e is 0 (stored as +0), codes are 0. Where
+ * an x is NaN or infinite, e is NaN and codes are 0, so it shows. */
+enum { EA_PAGE_TOKENS = 32, EA_ATTN_SPAN = 256, EA_KV_BLOCK = 32 };
 
-static inline size_t ea_kv_block_elems(int head_dim)
+static inline bool ea_kv_type_fits(ea_kv_type type, int head_dim)
 {
-    return (size_t)EA_PAGE_TOKENS * (size_t)head_dim;
+    return type == EA_KV_F16 || head_dim % EA_KV_BLOCK == 0;
+}
+
+/* Bytes of the codes (of EA_KV_F16: of the numbers) in a block. */
+static inline size_t ea_kv_codes_bytes(ea_kv_type type, int head_dim)
+{
+    size_t n = (size_t)EA_PAGE_TOKENS * (size_t)head_dim;
+    return type == EA_KV_F16 ? 2 * n : type == EA_KV_Q8_0 ? n : n / 2;
+}
+
+static inline size_t ea_kv_block_bytes(ea_kv_type type, int head_dim)
+{
+    size_t scales = (size_t)EA_PAGE_TOKENS * (size_t)(head_dim / EA_KV_BLOCK) * sizeof(ea_f16);
+    return ea_kv_codes_bytes(type, head_dim) + (type == EA_KV_F16 ? 0 : scales);
 }
 
 /* Write one position's K and V (head_dim floats each) of one KV head into its page's blocks. slot <
  * EA_PAGE_TOKENS. */
-void ea_kv_write(ea_f16 *k_block, ea_f16 *v_block, int slot, int head_dim, const float *k,
-                 const float *v);
+void ea_kv_write(ea_kv_type type, uint8_t *k_block, uint8_t *v_block, int slot, int head_dim,
+                 const float *k, const float *v);
 
-/* Attention of several query rows of ONE sequence over one KV head. Query row i is one (token row,
- * query head) pair at position pos[i]; it sees positions max(0, pos[i] - window + 1) .. pos[i]
- * (window 0 = all). Pages that no query sees are not touched, and what lies in slots that a query
- * does not see never reaches its result. A query's result does not depend on the others.
+/* Attention of several query rows over one KV head. Query row i is one (token row, query head) pair
+ * at position pos[i]; it sees positions max(0, pos[i] - window + 1) .. pos[i] (window 0 = all).
+ * Pages that no query sees are not touched, and what lies in slots that a query does not see never
+ * reaches its result. A query's result does not depend on the others. The queries may come from
+ * several sequences where those have the same pages in all that is looked at.
  *
- * Order: s = scale * (fma-sum of K q over d ascending, from 0). Positions are taken in spans of
- * EA_ATTN_SPAN absolute positions, ascending. Per span, over the positions seen:
+ * Order: s = scale * score. Positions are taken in spans of EA_ATTN_SPAN absolute positions,
+ * ascending. Per span, over the positions seen:
  *   m = max(s, -FLT_MAX), p = ea_exp(s - m),
  *   l = sum of p: 16 sums by position mod 16, each ascending, then sums i and i + 8, + 4, + 2, + 1,
- *   o[d] = fma-sum of V p, positions ascending, from 0.
+ *   o[d] = fma-sum of V and its weight, positions ascending, from 0.
  * Spans merge from M = -FLT_MAX, L = 0, O = 0:
  *   M' = max(M, m), a = ea_exp(M - M'), b = ea_exp(m - M'),
  *   L = fma(L, a, l * b), O = fma(O, a, o * b),
- * and out = O * (1 / L), or 0 where L is 0 (every score was minus infinity). */
+ * and out = O * (1 / L), or 0 where L is 0 (every score was minus infinity).
+ * F16: the score is the fma-sum of K q over d ascending, from 0; V's weight is p.
+ * Q8_0, Q4_0: the query is quantised by blocks of 32 components, dq = max|q| / 127, code =
+ * round(q * (1 / dq)), or all 0 where dq < 2^-100; an infinity or NaN makes dq NaN. Per block the
+ * integer dot product is exact; score = fma(float(idot), dk * dq, score), blocks ascending, from 0.
+ * V is float(code), its weight p * dv. */
 typedef struct ea_attn_args {
+    ea_kv_type type;
     int n_queries;         /* <= EA_ATTN_QUERIES */
-    int head_dim;          /* multiple of 8, <= 512 */
+    int head_dim;          /* multiple of 8 (quantised: of 32), <= 512 */
     const float *const *q; /* n_queries pointers to head_dim floats */
     float *const *out;     /* n_queries pointers to head_dim floats */
     const int32_t *pos;
@@ -145,11 +181,38 @@ typedef struct ea_attn_args {
     size_t page_bytes;         /* stride of pages */
     size_t k_offset, v_offset; /* of this layer's and head's blocks in a page */
     const int32_t *pages;      /* the sequence's table: page of positions 32 i .. 32 i + 31 */
-    void *scratch;             /* ea_attn_scratch_bytes(), 64-byte aligned, one a worker */
+    /* n_spans > 0: only spans span0 .. span0 + n_spans - 1, and not merged: out[i] has, for each of
+     * them that query i sees into, ea_attn_part_floats(head_dim) floats at (span - span0) *
+     * part_stride: o, then m and l. */
+    int span0, n_spans;
+    size_t part_stride; /* floats */
+    void *scratch;      /* ea_attn_scratch_bytes(), 64-byte aligned, one a worker */
 } ea_attn_args;
 enum { EA_ATTN_QUERIES = 64 };
+
 size_t ea_attn_scratch_bytes(int head_dim);
-void ea_attention(const ea_attn_args *args);
+
+/* o[head_dim], rounded up to whole vectors, m, l; rounded up to 64 bytes. */
+static inline size_t ea_attn_part_floats(int head_dim)
+{
+    return ((size_t)head_dim + 15) / 16 * 16 + 16;
+}
+
+void ea_attention_f16(const ea_attn_args *args);
+void ea_attention_quant(const ea_attn_args *args);
+
+static inline void ea_attention(const ea_attn_args *args)
+{
+    if (args->type == EA_KV_F16)
+        ea_attention_f16(args);
+    else
+        ea_attention_quant(args);
+}
+
+/* Merge the partial results of n_parts spans, ascending; the bits are those of one call over all of
+ * them. parts: those of one query, part_stride floats from one span's to the next. */
+void ea_attention_merge(float *out, int head_dim, const float *parts, int n_parts,
+                        size_t part_stride);
 
 /* ---- small row operators ---- */
 

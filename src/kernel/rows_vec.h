@@ -106,20 +106,3 @@ int EA_ROWS_NAME(argmax)(const float *x, int n)
         i++;
     return i;
 }
-
-void EA_ROWS_NAME(kv_write)(ea_f16 *k_block, ea_f16 *v_block, int slot, int head_dim,
-                            const float *k, const float *v)
-{
-    k_block += (ptrdiff_t)(slot / 16) * head_dim * 16 + slot % 16;
-    v_block += (ptrdiff_t)slot * head_dim;
-    for (int d = 0; d < head_dim; d += 16) {
-        ea_f16 k16[16], v16s[16];
-        int lanes = EA_MIN(16, head_dim - d);
-        v16_store_f16(k16, v16_load_part(k + d, lanes));
-        v16_store_f16(v16s, v16_load_part(v + d, lanes));
-        for (int j = 0; j < lanes; j++) {
-            k_block[(d + j) * 16] = k16[j];
-            v_block[d + j] = v16s[j];
-        }
-    }
-}

@@ -315,43 +315,6 @@ static void test_argmax_scalar(void **state)
     assert_int_equal(ea_kernel_ref.argmax(x + 3, 3), 0);
 }
 
-/* ---- kv_write ---- */
-
-/* The place of each element by its formula, the rest of the blocks untouched, the rounding of f16.h
- * for numbers of all magnitudes, NaN and infinities. */
-static void test_kv_write(void **state)
-{
-    (void)state;
-    static const int dims[] = {8, 16, 24, 64, 80, 128, 512};
-    static float k[512], v[512];
-    static ea_f16 k_block[EA_PAGE_TOKENS * 512 + 16], v_block[EA_PAGE_TOKENS * 512 + 16];
-    uint64_t seed = 9;
-    for (size_t c = 0; c < EA_ARRAY_LEN(dims); c++)
-        for (int slot = 0; slot < EA_PAGE_TOKENS; slot++) {
-            int dim = dims[c], n = EA_PAGE_TOKENS * dim + 16;
-            for (int d = 0; d < dim; d++) {
-                k[d] = ea_f32_from_bits((uint32_t)next_random(&seed));
-                v[d] = slot % 2 ? 70000 * random_float(&seed) : 1e-4f * random_float(&seed);
-            }
-            EACH_LEVEL(kv_write)
-            {
-                for (int i = 0; i < n; i++)
-                    k_block[i].bits = v_block[i].bits = 0x5555;
-                table->kv_write(k_block, v_block, slot, dim, k, v);
-                for (int d = 0; d < dim; d++) {
-                    ea_f16 *at_k = &k_block[(slot / 16 * dim + d) * 16 + slot % 16];
-                    ea_f16 *at_v = &v_block[slot * dim + d];
-                    if (at_k->bits != ea_f32_to_f16(k[d]).bits ||
-                        at_v->bits != ea_f32_to_f16(v[d]).bits)
-                        fail_msg("kv_write, %s, head_dim %d, slot %d: [%d]", level, dim, slot, d);
-                    at_k->bits = at_v->bits = 0x5555;
-                }
-                for (int i = 0; i < n; i++)
-                    assert_true(k_block[i].bits == 0x5555 && v_block[i].bits == 0x5555);
-            }
-        }
-}
-
 int main(void)
 {
     size_t n_levels;
@@ -366,7 +329,6 @@ int main(void)
         cmocka_unit_test(test_rope_levels),     cmocka_unit_test(test_rope_value),
         cmocka_unit_test(test_silu_mul_levels), cmocka_unit_test(test_silu_mul_value),
         cmocka_unit_test(test_argmax),          cmocka_unit_test(test_argmax_scalar),
-        cmocka_unit_test(test_kv_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,8 +36,7 @@ static void rope_and_write(const ea_cpu_step *r, const ea_op *op, int row, int h
     int32_t page = d->seqs[in->seq].pages[pos / EA_PAGE_TOKENS];
     uint8_t *block =
         d->kv + (size_t)page * d->base.info.page_bytes + kv_offset(r, gi, op->u.rope_kv.slot, head);
-    ea_kv_write((ea_f16 *)block, (ea_f16 *)(block + cg->block_bytes), pos % EA_PAGE_TOKENS,
-                cg->head_dim, k, v);
+    ea_kv_write(EA_KV_F16, block, block + cg->block_bytes, pos % EA_PAGE_TOKENS, cg->head_dim, k, v);
 }
 
 static void rope_queries(const ea_cpu_step *r, const ea_op *op, int row, int head0, int n_heads)

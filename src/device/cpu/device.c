@@ -22,7 +22,7 @@ static int stored_head_dim(const ea_kv_group *g)
 
 static size_t block_bytes(const ea_kv_group *g)
 {
-    return ea_kv_block_elems(stored_head_dim(g)) * sizeof(ea_f16);
+    return ea_kv_block_bytes(EA_KV_F16, stored_head_dim(g));
 }
 
 size_t ea_cpu_page_bytes(const ea_plan *plan)

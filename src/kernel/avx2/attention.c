@@ -3,7 +3,10 @@
 #include "kernel/avx2/slots.h"
 #include "kernel/avx2/vec16.h"
 
-#define EA_ATTN_NAME ea_attention__avx2
+#define EA_KV_NAME ea_kv_write__avx2
+#define EA_ATTN_NAME(slot) ea_##slot##__avx2
+#define EA_ATTN_F16 1
+#define EA_ATTN_VNNI 0
 #define EA_ATTN_BLOCK 6
 #define EA_ATTN_SINGLE 0 /* values also take one vector alone */
 enum {
@@ -13,3 +16,4 @@ enum {
     NARROW = 1,
 };
 #include "kernel/attention_vec.h"
+#include "kernel/kv_vec.h"

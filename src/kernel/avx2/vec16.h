@@ -5,6 +5,7 @@
 #define EA_KERNEL_AVX2_VEC16_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #include "kernel/exp.h"
 
@@ -68,6 +69,32 @@ VEC_INLINE void v16_store_f16(ea_f16 *p, v16 x)
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT));
 }
 
+/* Sixteen int8 as floats. */
+VEC_INLINE v16 v16_load_i8(const void *p)
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)p);
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(x, x)))};
+}
+
+/* The low (high: the high) halves of sixteen bytes, less 8, as floats. */
+VEC_INLINE v16 v16_load_i4(const void *p, const bool high)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)p);
+    x = _mm_and_si128(high ? _mm_srli_epi16(x, 4) : x, _mm_set1_epi8(15));
+    x = _mm_sub_epi8(x, _mm_set1_epi8(8));
+    return v16_load_i8(&x);
+}
+
+/* Rounded to nearest even, kept within -128..127; |x| < 2^31. */
+VEC_INLINE void v16_store_i8(void *p, v16 x)
+{
+    __m256i lo = _mm256_cvtps_epi32(x.lo), hi = _mm256_cvtps_epi32(x.hi);
+    __m128i a = _mm_packs_epi32(_mm256_castsi256_si128(lo), _mm256_extracti128_si256(lo, 1));
+    __m128i b = _mm_packs_epi32(_mm256_castsi256_si128(hi), _mm256_extracti128_si256(hi, 1));
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(a, b));
+}
+
 /* Two instructions for one of the sixteen lanes' operation. */
 #define EA_BOTH2(name, op)                            \
     VEC_INLINE v16 name(v16 a, v16 b)                 \
@@ -85,6 +112,7 @@ EA_BOTH2(v16_sub, _mm256_sub_ps)
 EA_BOTH2(v16_mul, _mm256_mul_ps)
 EA_BOTH2(v16_div, _mm256_div_ps)
 EA_BOTH2(v16_max, _mm256_max_ps) /* the larger; b where a is NaN */
+EA_BOTH2(v16_min, _mm256_min_ps)
 /* a * b + c, a * b - c, c - a * b, each rounded once */
 EA_BOTH3(v16_fma, _mm256_fmadd_ps)
 EA_BOTH3(v16_fms, _mm256_fmsub_ps)
@@ -153,6 +181,11 @@ VEC_INLINE float v16_hsum(v16 x)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+VEC_INLINE float v16_first(v16 x)
+{
+    return _mm256_cvtss_f32(x.lo);
+}
+
 /* No lane may be NaN. */
 VEC_INLINE float v16_hmax(v16 x)
 {
@@ -200,6 +233,46 @@ VEC_INLINE v16 v16_exp(v16 x)
     v16 y = v16_exp_neg(x);
     return (v16){_mm256_blendv_ps(y.lo, inf, _mm256_cmp_ps(x.lo, hi, _CMP_GT_OQ)),
                  _mm256_blendv_ps(y.hi, inf, _mm256_cmp_ps(x.hi, hi, _CMP_GT_OQ))};
+}
+
+/* ---- 64 bytes of integers ---- */
+
+typedef struct v16i {
+    __m256i lo, hi;
+} v16i;
+
+VEC_INLINE v16i v16i_load(const void *p)
+{
+    const __m256i *from = p;
+    return (v16i){_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1)};
+}
+
+VEC_INLINE v16i v16i_set1(int x)
+{
+    __m256i v = _mm256_set1_epi32(x);
+    return (v16i){v, v};
+}
+
+VEC_INLINE v16i v16i_srl16(v16i x, const int n)
+{
+    return (v16i){_mm256_srli_epi16(x.lo, n), _mm256_srli_epi16(x.hi, n)};
+}
+
+#define EA_BOTH2I(name, op)                            \
+    VEC_INLINE v16i name(v16i a, v16i b)               \
+    {                                                  \
+        return (v16i){op(a.lo, b.lo), op(a.hi, b.hi)}; \
+    }
+
+EA_BOTH2I(v16i_and, _mm256_and_si256)
+EA_BOTH2I(v16i_add, _mm256_add_epi32)
+EA_BOTH2I(v16i_add16, _mm256_add_epi16)
+EA_BOTH2I(v16i_madd16, _mm256_madd_epi16)   /* pairs of int16 products, added */
+EA_BOTH2I(v16i_madd8, _mm256_maddubs_epi16) /* of uint8 by int8; sums must fit into int16 */
+
+VEC_INLINE v16 v16_from_i32(v16i x)
+{
+    return (v16){_mm256_cvtepi32_ps(x.lo), _mm256_cvtepi32_ps(x.hi)};
 }
 
 #endif

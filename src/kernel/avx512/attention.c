@@ -4,7 +4,10 @@
 #include "kernel/avx512/slots.h"
 #include "kernel/avx512/vec16.h"
 
-#define EA_ATTN_NAME ea_attention__avx512
+#define EA_KV_NAME ea_kv_write__avx512
+#define EA_ATTN_NAME(slot) ea_##slot##__avx512
+#define EA_ATTN_F16 1
+#define EA_ATTN_VNNI 0
 #define EA_ATTN_BLOCK 12
 #define EA_ATTN_SINGLE 1 /* values also take one vector alone */
 enum {
@@ -14,3 +17,4 @@ enum {
     NARROW = 2,
 };
 #include "kernel/attention_vec.h"
+#include "kernel/kv_vec.h"

@@ -5,6 +5,7 @@
 #define EA_KERNEL_AVX512_VEC16_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #include "kernel/exp.h"
 
@@ -56,6 +57,26 @@ VEC_INLINE void v16_store_f16(ea_f16 *p, v16 x)
                         _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+/* Sixteen int8 as floats. */
+VEC_INLINE v16 v16_load_i8(const void *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+/* The low (high: the high) halves of sixteen bytes, less 8, as floats. */
+VEC_INLINE v16 v16_load_i4(const void *p, const bool high)
+{
+    const v16 value = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm512_permutexvar_ps(high ? _mm512_srli_epi32(x, 4) : x, value);
+}
+
+/* Rounded to nearest even, kept within -128..127; |x| < 2^31. */
+VEC_INLINE void v16_store_i8(void *p, v16 x)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+
 VEC_INLINE v16 v16_add(v16 a, v16 b)
 {
     return _mm512_add_ps(a, b);
@@ -80,6 +101,11 @@ VEC_INLINE v16 v16_div(v16 a, v16 b)
 VEC_INLINE v16 v16_max(v16 a, v16 b)
 {
     return _mm512_max_ps(a, b);
+}
+
+VEC_INLINE v16 v16_min(v16 a, v16 b)
+{
+    return _mm512_min_ps(a, b);
 }
 
 /* a * b + c, a * b - c, c - a * b, each rounded once */
@@ -151,6 +177,11 @@ VEC_INLINE float v16_hsum(v16 x)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+VEC_INLINE float v16_first(v16 x)
+{
+    return _mm512_cvtss_f32(x);
+}
+
 /* No lane may be NaN. */
 VEC_INLINE float v16_hmax(v16 x)
 {
@@ -181,5 +212,23 @@ VEC_INLINE v16 v16_exp(v16 x)
     __mmask16 high = _mm512_cmp_ps_mask(x, v16_set1(EA_EXP_HI), _CMP_GT_OQ);
     return _mm512_mask_mov_ps(v16_exp_neg(x), high, v16_set1(INFINITY));
 }
+
+/* ---- 64 bytes of integers ---- */
+
+typedef __m512i v16i;
+
+VEC_INLINE v16i v16i_load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+#define v16i_set1 _mm512_set1_epi32
+#define v16i_and _mm512_and_si512
+#define v16i_srl16(x, n) _mm512_srli_epi16((x), (n))
+#define v16i_add _mm512_add_epi32
+#define v16i_add16 _mm512_add_epi16
+#define v16i_madd16 _mm512_madd_epi16   /* pairs of int16 products, added */
+#define v16i_madd8 _mm512_maddubs_epi16 /* the same of uint8 by int8; sums must fit into int16 */
+#define v16_from_i32 _mm512_cvtepi32_ps
 
 #endif

@@ -52,14 +52,3 @@ int ea_argmax__ref(const float *x, int n)
         }
     return best;
 }
-
-void ea_kv_write__ref(ea_f16 *k_block, ea_f16 *v_block, int slot, int head_dim, const float *k,
-                      const float *v)
-{
-    k_block += (ptrdiff_t)(slot / 16) * head_dim * 16 + slot % 16;
-    v_block += (ptrdiff_t)slot * head_dim;
-    for (int d = 0; d < head_dim; d++) {
-        k_block[d * 16] = ea_f32_to_f16(k[d]);
-        v_block[d] = ea_f32_to_f16(v[d]);
-    }
-}
