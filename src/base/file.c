@@ -35,8 +35,7 @@ ea_status ea_file_map(const char *path, ea_file *out, ea_error *err)
                            strerror(why));
         }
     }
-    close(fd);
-    *out = (ea_file){data, n_bytes};
+    *out = (ea_file){data, n_bytes, fd};
     return EA_OK;
 }
 
@@ -44,7 +43,9 @@ void ea_file_unmap(ea_file *file)
 {
     if (file->data)
         munmap((void *)(uintptr_t)file->data, file->n_bytes);
-    *file = (ea_file){NULL, 0};
+    if (file->fd >= 0)
+        close(file->fd);
+    *file = (ea_file){NULL, 0, -1};
 }
 
 void ea_file_release(const ea_file *file, size_t offset, size_t n_bytes)
@@ -53,6 +54,30 @@ void ea_file_release(const ea_file *file, size_t offset, size_t n_bytes)
     size_t from = (offset + page - 1) / page * page, to = (offset + n_bytes) / page * page;
     if (from < to && to <= file->n_bytes)
         (void)madvise((void *)(uintptr_t)(file->data + from), to - from, MADV_DONTNEED);
+}
+
+ea_status ea_file_read_at(const ea_file *file, const char *path, size_t offset, void *dst,
+                          size_t n_bytes, ea_error *err)
+{
+    for (size_t done = 0; done < n_bytes;) {
+        ssize_t n = pread(file->fd, (char *)dst + done, n_bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ea_fail(err, EA_EIO, "%s: cannot read at byte %zu: %s", path, offset + done,
+                           strerror(errno));
+        if (n == 0)
+            return ea_fail(err, EA_EIO,
+                           "%s: the file ends at byte %zu, it had %zu bytes when it was opened",
+                           path, offset + done, file->n_bytes);
+        done += (size_t)n;
+    }
+    return EA_OK;
+}
+
+void ea_file_prefetch(const ea_file *file, size_t offset, size_t n_bytes)
+{
+    (void)posix_fadvise(file->fd, (off_t)offset, (off_t)n_bytes, POSIX_FADV_WILLNEED);
 }
 
 ea_status ea_file_read(const char *path, size_t max_bytes, char **out, size_t *n_out, ea_error *err)

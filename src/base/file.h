@@ -1,13 +1,17 @@
-/* file.h: whole files: mapped, read, or written so that they are never half there. */
+/* file.h: files: mapped, read at any place, read whole, or written so that they are never half
+ * there. */
 #ifndef EA_BASE_FILE_H
 #define EA_BASE_FILE_H
 
 #include "base/error.h"
 
-/* A file mapped read-only. Immutable after open; may be shared between threads. */
+/* A file mapped read-only. Immutable after open; may be shared between threads. Another program may
+ * cut the file short while it is open: reading what is gone through `data` is then a fatal signal,
+ * through ea_file_read_at an error. */
 typedef struct ea_file {
     const uint8_t *data; /* NULL for an empty file */
-    size_t n_bytes;
+    size_t n_bytes;      /* when it was opened */
+    int fd;
 } ea_file;
 
 /* Errors name path and reason. Directories and other non-files are refused. */
@@ -16,6 +20,13 @@ void ea_file_unmap(ea_file *file);
 /* Tell the system that this range of the mapping is not needed any more (its pages may be dropped).
  */
 void ea_file_release(const ea_file *file, size_t offset, size_t n_bytes);
+
+/* Copy n_bytes from offset on to dst, without touching the mapping. EA_EIO, naming `path`, where
+ * the file cannot be read or has become shorter. Any thread. */
+ea_status ea_file_read_at(const ea_file *file, const char *path, size_t offset, void *dst,
+                          size_t n_bytes, ea_error *err) EA_MUST_CHECK;
+/* This range will be read soon: let the system begin. Cheap where it is in memory already. */
+void ea_file_prefetch(const ea_file *file, size_t offset, size_t n_bytes);
 
 /* Read a whole file (or standard input, path "-") of at most max_bytes; NUL-terminated, freed by
  * ea_free. */

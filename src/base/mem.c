@@ -82,23 +82,65 @@ ea_status ea_grow(void **ptr, size_t *n_cap, size_t n_want, size_t size, ea_erro
     return EA_OK;
 }
 
+enum { HUGE_PAGE = 2 << 20 };
+
+static size_t round_to_page(size_t n_bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (n_bytes + page - 1) / page * page;
+}
+
 void *ea_pages_alloc(size_t n_bytes)
 {
     if (!allocation_allowed())
         return NULL;
-    void *ptr = mmap(NULL, n_bytes ? n_bytes : 1, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool huge = n_bytes >= 2 * HUGE_PAGE;
+    size_t slack = huge ? HUGE_PAGE : 0, n = n_bytes ? n_bytes : 1;
+    if (n > SIZE_MAX - 2 * HUGE_PAGE)
+        return NULL;
+    uint8_t *ptr =
+        mmap(NULL, n + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (ptr == MAP_FAILED)
         return NULL;
-    if (n_bytes >= (4u << 20))
-        (void)madvise(ptr, n_bytes, MADV_HUGEPAGE); /* a hint: the kernel may not have them */
-    return ptr;
+    if (!huge)
+        return ptr;
+    /* Begin at a huge page's border, which not every kernel sees to; give back what is around. */
+    uint8_t *start = ptr + (HUGE_PAGE - (uintptr_t)ptr % HUGE_PAGE) % HUGE_PAGE;
+    uint8_t *end = start + round_to_page(n_bytes), *mapped_end = ptr + round_to_page(n + slack);
+    if (start > ptr)
+        munmap(ptr, (size_t)(start - ptr));
+    if (mapped_end > end)
+        munmap(end, (size_t)(mapped_end - end));
+    (void)madvise(start, n_bytes, MADV_HUGEPAGE); /* a hint: the kernel may not have them */
+    return start;
 }
 
 void ea_pages_free(void *ptr, size_t n_bytes)
 {
     if (ptr)
         munmap(ptr, n_bytes ? n_bytes : 1);
+}
+
+void ea_pages_release(void *ptr, size_t n_bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)ptr;
+    uintptr_t from = (at + page - 1) / page * page, to = (at + n_bytes) / page * page;
+    if (from < to)
+        (void)madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
+void *ea_pages_reserve(size_t n_bytes)
+{
+    if (!allocation_allowed())
+        return NULL;
+    void *ptr = mmap(NULL, n_bytes ? n_bytes : 1, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return ptr == MAP_FAILED ? NULL : ptr;
+}
+
+bool ea_pages_commit(void *ptr, size_t n_bytes)
+{
+    return mprotect(ptr, n_bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
 void ea_alloc_guard_begin(bool abort_on_alloc)

@@ -22,6 +22,13 @@ ea_status ea_grow(void **ptr, size_t *n_cap, size_t n_want, size_t size,
  * is armed. */
 void *ea_pages_alloc(size_t n_bytes);
 void ea_pages_free(void *ptr, size_t n_bytes);
+/* Give the whole pages inside this range back to the system: they read as zeros from now on. */
+void ea_pages_release(void *ptr, size_t n_bytes);
+
+/* Addresses without memory behind them, NULL if there are none left; freed by ea_pages_free. Bytes
+ * from the start up to n_bytes can be used, and are zero at first, once commit said true. */
+void *ea_pages_reserve(size_t n_bytes);
+bool ea_pages_commit(void *ptr, size_t n_bytes);
 
 /* Allocation guard. Between _begin and _end on one thread every ea_* allocation of that thread is
  * counted; with `abort_on_alloc` (tests) it aborts at once. Nested calls are an error. */

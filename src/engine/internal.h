@@ -13,9 +13,7 @@
 
 /* Immutable after load. Lifetime: model. */
 struct ea_model {
-    ea_gguf *gguf; /* metadata, and the token embedding's rows, stay mapped */
-    void *memory;  /* synthetic models: the GGUF's bytes */
-    size_t memory_bytes;
+    ea_gguf *gguf; /* keys and names stay in use, its tensors' data does not */
     ea_vocab *vocab;
     ea_chat_template *chat;       /* NULL only where the model's own template does not compile */
     char *chat_error;             /* then why, for whoever asks for a chat; else NULL */

@@ -2,7 +2,7 @@
  * Specification: ggml docs/gguf.md. Every count, length, offset and product of the file is checked
  * before it is used; nothing is allocated from a number in the file that the file's own size does
  * not back. Errors name file, field and value. An open ea_gguf is immutable and may be shared
- * between threads; strings and data point into the mappings. */
+ * between threads; strings point into memory of its own. */
 #ifndef EA_GGUF_GGUF_H
 #define EA_GGUF_GGUF_H
 
@@ -38,7 +38,8 @@ typedef struct ea_gguf_tensor {
     int n_dims;
     int64_t ne[4]; /* ne[0] is the fastest dimension (a matrix has ne[0] = columns in, ne[1] = rows
                       out); rest 1 */
-    const uint8_t *data; /* in the mapping */
+    const uint8_t *data; /* in the mapping: may be touched only where it is certain that nobody cuts
+                            the file short; loading uses ea_gguf_tensor_read */
     uint64_t n_bytes;
     int file; /* which file of a split set, 0-based */
 } ea_gguf_tensor;
@@ -50,14 +51,30 @@ ea_status ea_gguf_open(const char *path, ea_gguf **out, ea_error *err) EA_MUST_C
  */
 ea_status ea_gguf_open_memory(const char *name, const void *data, size_t n_bytes, ea_gguf **out,
                               ea_error *err) EA_MUST_CHECK;
+/* The same; on success the bytes, which came from ea_pages_alloc, belong to the ea_gguf. */
+ea_status ea_gguf_open_take(const char *name, void *pages, size_t n_bytes, ea_gguf **out,
+                            ea_error *err) EA_MUST_CHECK;
 void ea_gguf_close(ea_gguf *g);
+size_t ea_gguf_taken_bytes(const ea_gguf *g); /* size of what was taken; 0 otherwise */
 const char *ea_gguf_path(const ea_gguf *g);
 
 size_t ea_gguf_n_tensors(const ea_gguf *g);
 const ea_gguf_tensor *ea_gguf_tensor_at(const ea_gguf *g, size_t i);
 const ea_gguf_tensor *ea_gguf_tensor_find(const ea_gguf *g, const char *name); /* NULL if absent */
-/* The tensor's bytes will not be read again soon: let the system drop them. */
-void ea_gguf_tensor_release(const ea_gguf *g, const ea_gguf_tensor *t);
+
+/* n_bytes of the tensor from offset on: *out is buf (of n_bytes, filled from the file), or, where
+ * the bytes are in memory anyway, where they lie (buf is not used). EA_EIO where the file cannot be
+ * read or has become shorter since it was opened. Any thread. */
+ea_status ea_gguf_tensor_read(const ea_gguf *g, const ea_gguf_tensor *t, size_t offset,
+                              size_t n_bytes, void *buf, const uint8_t **out,
+                              ea_error *err) EA_MUST_CHECK;
+/* These bytes will be read soon: let the system fetch them meanwhile. */
+void ea_gguf_tensor_prefetch(const ea_gguf *g, const ea_gguf_tensor *t, size_t offset,
+                             size_t n_bytes);
+/* These bytes will not be read again: let the system drop them. After ea_gguf_open_take they are
+ * lost. */
+void ea_gguf_tensor_release(const ea_gguf *g, const ea_gguf_tensor *t, size_t offset,
+                            size_t n_bytes);
 
 bool ea_gguf_has(const ea_gguf *g, const char *key);
 

@@ -27,10 +27,20 @@ typedef struct ea_gguf_table {
     uint64_t seed;
 } ea_gguf_table;
 
+/* Where the bytes of a file come from. */
+typedef enum ea_gguf_source {
+    EA_GGUF_BORROWED, /* memory of the caller's */
+    EA_GGUF_PAGES,    /* memory of ours, from ea_pages_alloc */
+    EA_GGUF_FILE,     /* an open file, mapped */
+} ea_gguf_source;
+
 typedef struct ea_gguf_file {
     char *path;
-    ea_file map; /* unmapped at close if `mapped` */
-    bool mapped;
+    ea_file map; /* of sources in memory: data and n_bytes only */
+    ea_gguf_source source;
+    uint8_t *head; /* FILE: our copy of what comes before the tensors' data, filled as far as the
+                      parser went; else NULL */
+    size_t n_head; /* bytes of it that are there */
 } ea_gguf_file;
 
 struct ea_gguf {
@@ -62,9 +72,12 @@ int64_t ea_gguf_table_find(const ea_gguf_table *t, const void *items, size_t str
 /* Insert item i; returns the index of an item that already has its name, or -1 when it went in. */
 int64_t ea_gguf_table_insert(ea_gguf_table *t, const void *items, size_t stride, size_t i);
 
-/* Parse one file's bytes. On failure nothing is left in *out. */
-ea_status ea_gguf_parse(const char *path, const uint8_t *data, size_t n_bytes, int file_index,
-                        ea_gguf_part *out, ea_error *err) EA_MUST_CHECK;
+/* Parse one file. Names and values point into its head, or into its bytes where these are in
+ * memory; tensors' data into its mapping. On failure nothing is left in *out. */
+ea_status ea_gguf_parse(ea_gguf_file *file, int file_index, ea_gguf_part *out,
+                        ea_error *err) EA_MUST_CHECK;
+/* Make the first n_bytes of the head readable, if they are not (source FILE). */
+ea_status ea_gguf_head_fetch(ea_gguf_file *file, size_t n_bytes, ea_error *err) EA_MUST_CHECK;
 void ea_gguf_part_done(ea_gguf_part *part);
 
 /* Bytes of one element; 0 for STRING, ARRAY and unknown types. */

@@ -1,4 +1,9 @@
-/* open.c: an ea_gguf from one file, a split set, or bytes in memory.
+/* open.c: an ea_gguf from one file, a split set, or bytes in memory; its tensors' bytes.
+ *
+ * Files. Keys, names and tensor descriptions are copied into memory of ours as the parser reaches
+ * them, so that nothing that happens to the file later can reach them. Tensors' data is mapped, but
+ * whoever loads a model reads it through ea_gguf_tensor_read: a file that is cut short meanwhile is
+ * then an error and not a signal.
  *
  * Split sets: every file has split.no (0-based) and split.count; the first one's keys are the
  * model's; files are named NAME-00001-of-0000N.gguf (1-based). */
@@ -14,6 +19,47 @@
 /* Length of "-00001-of-00003.gguf". */
 enum { SPLIT_SUFFIX = 20 };
 
+/* Bytes of a header that are read at once. */
+enum { HEAD_STEP = 1 << 20 };
+
+static void file_done(ea_gguf_file *file)
+{
+    if (file->source == EA_GGUF_FILE) {
+        ea_pages_free(file->head, file->map.n_bytes);
+        ea_file_unmap(&file->map);
+    } else if (file->source == EA_GGUF_PAGES) {
+        ea_pages_free((void *)(uintptr_t)file->map.data, file->map.n_bytes);
+    }
+    ea_free(file->path);
+}
+
+/* Map the file at file->path. On failure the object is still to be done with file_done. */
+static ea_status file_open(ea_gguf_file *file, ea_error *err)
+{
+    EA_TRY(ea_file_map(file->path, &file->map, err));
+    file->source = EA_GGUF_FILE;
+    file->head = ea_pages_reserve(file->map.n_bytes);
+    if (!file->head)
+        return ea_fail(err, EA_ENOMEM, "%s: out of memory: addresses for %zu bytes", file->path,
+                       file->map.n_bytes);
+    return EA_OK;
+}
+
+ea_status ea_gguf_head_fetch(ea_gguf_file *file, size_t n_bytes, ea_error *err)
+{
+    /* At least as much as a disk reads at once; a vocabulary of 150,000 words has 6 MB. */
+    size_t want = EA_MAX(n_bytes, file->n_head + HEAD_STEP);
+    size_t to = EA_MIN(want, file->map.n_bytes);
+    if (to <= file->n_head)
+        return EA_OK;
+    if (!ea_pages_commit(file->head, to))
+        return ea_fail(err, EA_ENOMEM, "%s: out of memory: header of %zu bytes", file->path, to);
+    EA_TRY(ea_file_read_at(&file->map, file->path, file->n_head, file->head + file->n_head,
+                           to - file->n_head, err));
+    file->n_head = to;
+    return EA_OK;
+}
+
 void ea_gguf_close(ea_gguf *g)
 {
     if (!g)
@@ -24,11 +70,8 @@ void ea_gguf_close(ea_gguf *g)
     ea_gguf_table_done(&g->kv_table);
     ea_free(g->tensors);
     ea_gguf_table_done(&g->tensor_table);
-    for (size_t i = 0; i < g->n_files; i++) {
-        if (g->files[i].mapped)
-            ea_file_unmap(&g->files[i].map);
-        ea_free(g->files[i].path);
-    }
+    for (size_t i = 0; i < g->n_files; i++)
+        file_done(&g->files[i]);
     ea_free(g->files);
     ea_free(g);
 }
@@ -64,8 +107,8 @@ static ea_status index_tensors(ea_gguf *g, ea_error *err)
     return EA_OK;
 }
 
-/* An object around the first file, whose bytes are not parsed yet. Takes over `map` on success. */
-static ea_status create(const char *path, ea_file map, bool mapped, ea_gguf **out, ea_error *err)
+/* An object around the first file, of which only the path is known. */
+static ea_status create(const char *path, ea_gguf **out, ea_error *err)
 {
     ea_gguf *g = ea_calloc(1, sizeof *g);
     ea_gguf_file *files = ea_calloc(1, sizeof *files);
@@ -76,7 +119,7 @@ static ea_status create(const char *path, ea_file map, bool mapped, ea_gguf **ou
         ea_free(copy);
         return ea_fail(err, EA_ENOMEM, "%s: out of memory", path);
     }
-    files[0] = (ea_gguf_file){copy, map, mapped};
+    files[0].path = copy;
     g->files = files;
     g->n_files = 1;
     *out = g;
@@ -86,8 +129,7 @@ static ea_status create(const char *path, ea_file map, bool mapped, ea_gguf **ou
 static ea_status load_first(ea_gguf *g, ea_error *err)
 {
     ea_gguf_part part;
-    EA_TRY(ea_gguf_parse(g->files[0].path, g->files[0].map.data, g->files[0].map.n_bytes, 0, &part,
-                         err));
+    EA_TRY(ea_gguf_parse(&g->files[0], 0, &part, err));
     g->kvs = part.kvs;
     g->n_kvs = part.n_kvs;
     g->kv_table = part.kv_table;
@@ -114,13 +156,12 @@ static ea_status add_split(ea_gguf *g, size_t index, int64_t count, ea_error *er
         return ea_fail(err, EA_ENOMEM, "%s: out of memory", first);
     snprintf(path, size, "%.*s-%05zu-of-%05" PRId64 ".gguf", (int)stem, first, index + 1, count);
     ea_gguf_file *file = &g->files[g->n_files];
-    *file = (ea_gguf_file){path, {NULL, 0}, false};
+    *file = (ea_gguf_file){.path = path};
     g->n_files++; /* closed with the rest from here on */
-    EA_TRY(ea_file_map(path, &file->map, err));
-    file->mapped = true;
+    EA_TRY(file_open(file, err));
 
     ea_gguf_part part;
-    EA_TRY(ea_gguf_parse(path, file->map.data, file->map.n_bytes, (int)index, &part, err));
+    EA_TRY(ea_gguf_parse(file, (int)index, &part, err));
     ea_gguf view = {.files = file,
                     .n_files = 1,
                     .kvs = part.kvs,
@@ -179,12 +220,20 @@ static ea_status load_splits(ea_gguf *g, bool in_memory, ea_error *err)
     return EA_OK;
 }
 
-static ea_status load(ea_gguf *g, bool in_memory, ea_gguf **out, ea_error *err)
+static ea_status load(ea_gguf *g, ea_error *err)
 {
+    EA_TRY(load_first(g, err));
+    EA_TRY(load_splits(g, g->files[0].source != EA_GGUF_FILE, err));
+    return index_tensors(g, err);
+}
+
+ea_status ea_gguf_open(const char *path, ea_gguf **out, ea_error *err)
+{
+    ea_gguf *g;
     ea_status status;
-    EA_TRY_GOTO(load_first(g, err));
-    EA_TRY_GOTO(load_splits(g, in_memory, err));
-    EA_TRY_GOTO(index_tensors(g, err));
+    EA_TRY(create(path, &g, err));
+    EA_TRY_GOTO(file_open(&g->files[0], err));
+    EA_TRY_GOTO(load(g, err));
     *out = g;
     return EA_OK;
 fail:
@@ -192,25 +241,37 @@ fail:
     return status;
 }
 
-ea_status ea_gguf_open(const char *path, ea_gguf **out, ea_error *err)
+static ea_status open_bytes(const char *name, const void *data, size_t n_bytes,
+                            ea_gguf_source source, ea_gguf **out, ea_error *err)
 {
-    ea_file map;
     ea_gguf *g;
-    EA_TRY(ea_file_map(path, &map, err));
-    ea_status status = create(path, map, true, &g, err);
+    EA_TRY(create(name, &g, err));
+    g->files[0].map = (ea_file){data, n_bytes, -1};
+    ea_status status = load(g, err);
     if (status != EA_OK) {
-        ea_file_unmap(&map);
+        ea_gguf_close(g);
         return status;
     }
-    return load(g, false, out, err);
+    g->files[0].source = source; /* not earlier: a failure leaves the bytes with the caller */
+    *out = g;
+    return EA_OK;
 }
 
 ea_status ea_gguf_open_memory(const char *name, const void *data, size_t n_bytes, ea_gguf **out,
                               ea_error *err)
 {
-    ea_gguf *g;
-    EA_TRY(create(name, (ea_file){data, n_bytes}, false, &g, err));
-    return load(g, true, out, err);
+    return open_bytes(name, data, n_bytes, EA_GGUF_BORROWED, out, err);
+}
+
+ea_status ea_gguf_open_take(const char *name, void *pages, size_t n_bytes, ea_gguf **out,
+                            ea_error *err)
+{
+    return open_bytes(name, pages, n_bytes, EA_GGUF_PAGES, out, err);
+}
+
+size_t ea_gguf_taken_bytes(const ea_gguf *g)
+{
+    return g->files[0].source == EA_GGUF_PAGES ? g->files[0].map.n_bytes : 0;
 }
 
 const char *ea_gguf_path(const ea_gguf *g)
@@ -236,9 +297,46 @@ const ea_gguf_tensor *ea_gguf_tensor_find(const ea_gguf *g, const char *name)
     return i < 0 ? NULL : &g->tensors[i];
 }
 
-void ea_gguf_tensor_release(const ea_gguf *g, const ea_gguf_tensor *t)
+/* ---- tensors' bytes ---- */
+
+static size_t offset_in_file(const ea_gguf_file *file, const ea_gguf_tensor *t, size_t offset)
+{
+    return (size_t)(t->data - file->map.data) + offset;
+}
+
+ea_status ea_gguf_tensor_read(const ea_gguf *g, const ea_gguf_tensor *t, size_t offset,
+                              size_t n_bytes, void *buf, const uint8_t **out, ea_error *err)
 {
     const ea_gguf_file *file = &g->files[t->file];
-    if (file->mapped)
-        ea_file_release(&file->map, (size_t)(t->data - file->map.data), (size_t)t->n_bytes);
+    EA_ASSERT(offset <= t->n_bytes && n_bytes <= t->n_bytes - offset);
+    if (file->source != EA_GGUF_FILE) {
+        *out = t->data + offset;
+        return EA_OK;
+    }
+    ea_status status =
+        ea_file_read_at(&file->map, file->path, offset_in_file(file, t, offset), buf, n_bytes, err);
+    if (status != EA_OK) {
+        ea_error_prefix(err, "tensor %.*s", (int)t->name.n, t->name.s);
+        return status;
+    }
+    *out = buf;
+    return EA_OK;
+}
+
+void ea_gguf_tensor_prefetch(const ea_gguf *g, const ea_gguf_tensor *t, size_t offset,
+                             size_t n_bytes)
+{
+    const ea_gguf_file *file = &g->files[t->file];
+    if (file->source == EA_GGUF_FILE)
+        ea_file_prefetch(&file->map, offset_in_file(file, t, offset), n_bytes);
+}
+
+void ea_gguf_tensor_release(const ea_gguf *g, const ea_gguf_tensor *t, size_t offset,
+                            size_t n_bytes)
+{
+    const ea_gguf_file *file = &g->files[t->file];
+    if (file->source == EA_GGUF_FILE)
+        ea_file_release(&file->map, offset_in_file(file, t, offset), n_bytes);
+    else if (file->source == EA_GGUF_PAGES)
+        ea_pages_release((void *)(uintptr_t)(t->data + offset), n_bytes);
 }

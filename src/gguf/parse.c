@@ -24,9 +24,11 @@ enum {
 
 /* Position in a file, and the record being read, for messages. */
 typedef struct cursor {
+    ea_gguf_file *file;
     const char *path;
     const uint8_t *data;
     size_t n, pos;
+    size_t n_have;      /* of n; the rest is fetched from the file when it is asked for */
     const char *record; /* "key", "tensor", or NULL in the header */
     uint64_t index;
     ea_str name; /* of the record, once known */
@@ -61,6 +63,10 @@ static ea_status take(cursor *c, uint64_t n, const char *what, const uint8_t **o
         return refuse(c, EA_EFORMAT,
                       "%s of %" PRIu64 " bytes at byte %zu does not fit in the file of %zu bytes",
                       what, n, c->pos, c->n);
+    if (n > c->n_have - c->pos) {
+        EA_TRY(ea_gguf_head_fetch(c->file, c->pos + (size_t)n, c->err));
+        c->n_have = c->file->n_head;
+    }
     *out = c->data + c->pos;
     c->pos += (size_t)n;
     return EA_OK;
@@ -353,7 +359,7 @@ static ea_status place_tensors(cursor *c, ea_gguf_part *part, extent *extents, u
                           " of the data (which starts at byte "
                           "%" PRIu64 ") run past the end of the file of %zu bytes",
                           t->n_bytes, from, start, c->n);
-        t->data = c->data + at;
+        t->data = c->file->map.data + at;
         extents[i].to = from + t->n_bytes;
     }
     qsort(extents, n, sizeof *extents, compare_extents);
@@ -427,10 +433,15 @@ static ea_status parse_header(cursor *c, uint64_t *n_tensors, uint64_t *n_kvs)
     return take_u64(c, "key count", n_kvs);
 }
 
-ea_status ea_gguf_parse(const char *path, const uint8_t *data, size_t n_bytes, int file_index,
-                        ea_gguf_part *out, ea_error *err)
+ea_status ea_gguf_parse(ea_gguf_file *file, int file_index, ea_gguf_part *out, ea_error *err)
 {
-    cursor c = {.path = path, .data = data, .n = n_bytes, .err = err};
+    bool in_memory = file->source != EA_GGUF_FILE;
+    cursor c = {.file = file,
+                .path = file->path,
+                .data = in_memory ? file->map.data : file->head,
+                .n = file->map.n_bytes,
+                .n_have = in_memory ? file->map.n_bytes : file->n_head,
+                .err = err};
     ea_gguf_part part = {.kvs = NULL};
     uint64_t n_tensors, n_kvs;
     ea_status status;

@@ -42,7 +42,14 @@ static double *rope_freqs(ea_builder *b)
         if (!factors)
             continue;
         float factor;
-        memcpy(&factor, factors->data + (size_t)i * sizeof factor, sizeof factor);
+        const uint8_t *at;
+        uint8_t buf[sizeof factor];
+        if (ea_gguf_tensor_read(b->g, factors, (size_t)i * sizeof factor, sizeof factor, buf, &at,
+                                b->err) != EA_OK) {
+            ea_builder_fail(b, EA_EIO, "tensor rope_freqs.weight: cannot be read");
+            goto fail;
+        }
+        memcpy(&factor, at, sizeof factor);
         if (!isfinite(factor) || factor <= 0) {
             ea_builder_fail(b, EA_EFORMAT, "tensor rope_freqs.weight: value %d is %g, expected > 0",
                             i, (double)factor);

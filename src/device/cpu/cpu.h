@@ -15,15 +15,21 @@ typedef struct ea_cpu_weights_params {
     /* 0..1 from the calling thread; false stops (EA_ECANCELLED). May be NULL. */
     bool (*progress)(void *user, double fraction);
     void *progress_user;
+    /* Other work to be done meanwhile, once, on one of the threads (with several: not the
+     * caller's). Its failure is that of create, before any other. May be NULL. */
+    ea_status (*aside)(void *user, ea_error *err);
+    void *aside_user;
 } ea_cpu_weights_params;
 
-/* Pack the plan's tensors; the file's pages of what was copied are released as it goes. The plan
- * (and its GGUF) must outlive the weights. EA_ENOMEM, before anything is allocated, where weights
- * and the smallest KV are more than the memory that is available: the text says what is needed. */
+/* Pack the plan's tensors; afterwards nothing refers to the GGUF's data any more, and bytes that
+ * the GGUF holds in pages of its own are released as it goes. The plan (and its GGUF) must outlive
+ * the weights. EA_EIO where the file became shorter meanwhile. EA_ENOMEM, before anything is
+ * allocated, where weights and the smallest KV are more than the memory that is available: the text
+ * says what is needed. */
 ea_status ea_cpu_weights_create(const ea_plan *plan, const ea_cpu_weights_params *params,
                                 ea_cpu_weights **out, ea_error *err) EA_MUST_CHECK;
 void ea_cpu_weights_destroy(ea_cpu_weights *w);
-/* Bytes of packed weights. */
+/* Bytes of memory of all weights. */
 size_t ea_cpu_weights_bytes(const ea_cpu_weights *w);
 
 /* Bytes of one KV page (EA_PAGE_TOKENS positions of all layers of all groups) on this device. */

@@ -32,7 +32,6 @@ static void op_embed(const ea_cpu_step *r, const ea_op *op)
     const ea_cpu_device *d = r->d;
     const ea_cpu_buffer *out = &d->buffers[op->u.embed.out];
     const ea_cpu_tensor *t = &d->weights->tensors[op->u.embed.rows];
-    const uint8_t *table = d->plan->tensors[op->u.embed.rows].src->data;
     int n_embd = d->plan->n_embd, row;
     while ((row = ea_pool_claim(r->worker, 1)) < d->n_rows) {
         const ea_row *in = &d->rows[row];
@@ -40,7 +39,7 @@ static void op_embed(const ea_cpu_step *r, const ea_op *op)
         if (in->token < 0)
             memcpy(x, in->embd, (size_t)n_embd * sizeof *x);
         else
-            t->type->dequantise(table + (size_t)in->token * t->row_bytes, x, n_embd);
+            ea_cpu_tensor_row(t, in->token, n_embd, x);
         rotary_table(r, row);
     }
     ea_pool_barrier(r->worker);

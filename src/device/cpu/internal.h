@@ -12,16 +12,21 @@
 typedef struct ea_cpu_tensor {
     ea_matrix matrix;          /* MATRIX */
     const float *vec;          /* VECTOR */
-    const ea_dtype_info *type; /* ROWS: read where they lie in the file */
+    const ea_dtype_info *type; /* ROWS: as in the file */
     size_t row_bytes;
+    const uint8_t *rows;      /* ROWS: a copy */
+    const ea_matrix *rows_of; /* or the matrix that the same tensor is packed as; one is set */
 } ea_cpu_tensor;
 
 struct ea_cpu_weights {
     const ea_plan *plan;
     ea_cpu_tensor *tensors;
-    uint8_t *data; /* packed matrices, then vectors; one allocation */
+    uint8_t *data; /* of all tensors, in the plan's order; one allocation */
     size_t n_bytes;
 };
+
+/* Row i (0 <= i < n) of a tensor of role ROWS as k floats. */
+void ea_cpu_tensor_row(const ea_cpu_tensor *t, int i, int k, float *out);
 
 /* ---- device.c: the step's state ---- */
 

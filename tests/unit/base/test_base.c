@@ -177,15 +177,60 @@ static void files_are_read_whole_or_refused(void **state)
     err = (ea_error){0};
     assert_ok(ea_file_map(path, &file, &err), &err);
     assert_memory_equal(file.data, "hello", 5);
+    char buf[8] = "";
+    assert_ok(ea_file_read_at(&file, path, 1, buf, 4, &err), &err);
+    assert_memory_equal(buf, "ello", 4);
+    ea_file_prefetch(&file, 0, 5);
+    /* Shorter than it was: no signal, but what is left and what was. */
+    assert_int_equal(truncate(path, 3), 0);
+    assert_int_equal(ea_file_read_at(&file, path, 1, buf, 4, &err), EA_EIO);
+    assert_non_null(strstr(err.text, "ends at byte 3, it had 5 bytes"));
     ea_file_unmap(&file);
     unlink(path);
     assert_int_equal(ea_file_map(path, &file, &err), EA_EIO);
     assert_int_equal(ea_file_map("/tmp", &file, NULL), EA_EIO);
 }
 
+static void pages(void **state)
+{
+    (void)state;
+    const size_t sizes[] = {0, 1, 4095, 1 << 20, (4 << 20) - 1, 4 << 20, (9 << 20) + 12345};
+    for (size_t i = 0; i < EA_ARRAY_LEN(sizes); i++) {
+        uint8_t *p = ea_pages_alloc(sizes[i]);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % 64, 0);
+        for (size_t at = 0; at < sizes[i]; at += 4096)
+            assert_int_equal(p[at], 0);
+        if (sizes[i])
+            p[sizes[i] - 1] = 1;
+        ea_pages_free(p, sizes[i]);
+    }
+    assert_null(ea_pages_alloc(SIZE_MAX));
+    assert_null(ea_pages_alloc(SIZE_MAX - 5000));
+
+    uint8_t *p = ea_pages_alloc(5 * 4096);
+    memset(p, 7, 5 * 4096);
+    ea_pages_release(p + 1, 3 * 4096); /* pages 1 and 2 lie in it whole */
+    assert_int_equal(p[4095], 7);
+    assert_int_equal(p[4096], 0);
+    assert_int_equal(p[3 * 4096 - 1], 0);
+    assert_int_equal(p[3 * 4096], 7);
+    ea_pages_free(p, 5 * 4096);
+
+    p = ea_pages_reserve((size_t)1 << 40); /* more than there is memory */
+    assert_non_null(p);
+    assert_true(ea_pages_commit(p, 100));
+    p[99] = 3;
+    assert_true(ea_pages_commit(p, 1 << 20));
+    assert_int_equal(p[99], 3);
+    assert_int_equal(p[(1 << 20) - 1], 0);
+    ea_pages_free(p, (size_t)1 << 40);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages),
         cmocka_unit_test(first_error_wins_and_stays_one_line),
         cmocka_unit_test(long_errors_are_cut),
         cmocka_unit_test(utf8_accepts_exactly_the_standard),

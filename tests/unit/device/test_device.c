@@ -133,7 +133,8 @@ static void loading_reports_and_stops(void **state)
     double last = 0;
     ea_error err = {0};
     ea_cpu_weights *w = NULL;
-    ea_cpu_weights_params params = {1, stop_at_half, &last};
+    ea_cpu_weights_params params = {
+        .n_threads = 1, .progress = stop_at_half, .progress_user = &last};
     assert_int_equal(ea_cpu_weights_create(&f->def->plan, &params, &w, &err), EA_ECANCELLED);
     assert_null(w);
     assert_true(last >= 0.5);

@@ -214,7 +214,8 @@ static void test_file_equals_memory(void **state)
     ea_file_unmap(&file);
     assert_ok(ea_gguf_open(path, &g, &err), &err);
     check_all(g);
-    ea_gguf_tensor_release(g, ea_gguf_tensor_at(g, 1));
+    const ea_gguf_tensor *t = ea_gguf_tensor_at(g, 1);
+    ea_gguf_tensor_release(g, t, 0, (size_t)t->n_bytes);
     check_all(g); /* released bytes are read again from the file */
     ea_gguf_close(g);
     ea_pages_free(im.data, im.n);
@@ -222,6 +223,61 @@ static void test_file_equals_memory(void **state)
     char command[300];
     snprintf(command, sizeof command, "test \"$(ls %s)\" = whole.gguf", (char *)*state);
     assert_int_equal(system(command), 0);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Pages that were taken: released tensors are gone, the others and all keys stay. */
+static void test_taken_pages(void **state)
+{
+    (void)state;
+    ea_error err = {EA_OK, ""};
+    ea_gguf *g;
+    image im = make_image(2);
+    char *cut = ea_pages_alloc(8);
+    assert_int_equal(ea_gguf_open_take("cut", cut, 8, &g, &err), EA_EFORMAT);
+    ea_pages_free(cut, 8); /* still ours */
+    err = (ea_error){EA_OK, ""};
+    assert_ok(ea_gguf_open_take("taken", im.data, im.n, &g, &err), &err);
+    assert_int_equal(ea_gguf_taken_bytes(g), im.n);
+    check_all(g);
+    const ea_gguf_tensor *t = ea_gguf_tensor_at(g, 0);
+    const uint8_t *at = NULL;
+    assert_ok(ea_gguf_tensor_read(g, t, 0, (size_t)t->n_bytes, NULL, &at, &err), &err);
+    assert_ptr_equal(at, t->data);
+    for (size_t i = 0; i < ea_gguf_n_tensors(g); i++) {
+        t = ea_gguf_tensor_at(g, i);
+        ea_gguf_tensor_release(g, t, 0, (size_t)t->n_bytes);
+        ea_gguf_tensor_prefetch(g, t, 0, (size_t)t->n_bytes);
+    }
+    ea_gguf_close(g);
+}
+
+/* Whatever happens to the file later, keys and names stay; reading a tensor is an error. */
+static void test_file_cut_short(void **state)
+{
+    ea_error err = {EA_OK, ""};
+    const char *path = in_dir(state, "cut.gguf");
+    ea_gguf_writer *w = make_writer();
+    ea_gguf *g;
+    assert_ok(ea_gguf_write_file(w, path, &err), &err);
+    ea_gguf_writer_destroy(w);
+    assert_ok(ea_gguf_open(path, &g, &err), &err);
+    assert_int_equal(ea_gguf_taken_bytes(g), 0);
+    const ea_gguf_tensor *t = ea_gguf_tensor_at(g, 1);
+    uint8_t *buf = malloc((size_t)t->n_bytes);
+    const uint8_t *at = NULL;
+    assert_non_null(buf);
+    assert_ok(ea_gguf_tensor_read(g, t, 0, (size_t)t->n_bytes, buf, &at, &err), &err);
+    assert_ptr_equal(at, buf);
+    assert_memory_equal(buf, t->data, (size_t)t->n_bytes);
+    assert_int_equal(truncate(path, 100), 0);
+    assert_int_equal(ea_gguf_tensor_read(g, t, 0, 1, buf, &at, &err), EA_EIO);
+    assert_non_null(strstr(err.text, "cut.gguf: the file ends at byte"));
+    assert_ptr_equal(ea_gguf_tensor_find(g, "t.f32"), ea_gguf_tensor_at(g, 0));
+    check_values(g);
+    check_arrays(g);
+    free(buf);
+    ea_gguf_close(g);
     assert_int_equal(unlink(path), 0);
 }
 
@@ -530,6 +586,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip_in_memory),
         cmocka_unit_test_setup_teardown(test_file_equals_memory, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_file_cut_short, make_dir, remove_dir),
+        cmocka_unit_test(test_taken_pages),
         cmocka_unit_test(test_unwritable_path),
         cmocka_unit_test_setup_teardown(test_split_set, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_split_set_inconsistent, make_dir, remove_dir),
