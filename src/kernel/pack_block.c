@@ -7,18 +7,29 @@
 #include "quant/blocks.h"
 
 /* Element i of 16 bytes is in the low half of byte i, element i + 16 in its high half. */
-static void nibbles(const uint8_t *qs, uint8_t *u)
+static ea_codes nibbles(const uint8_t *qs)
 {
-    for (int i = 0; i < EA_QK / 2; i++) {
-        u[i] = qs[i] & 15;
-        u[i + EA_QK / 2] = qs[i] >> 4;
-    }
+    uint64_t low, high;
+    memcpy(&low, qs, 8);
+    memcpy(&high, qs + 8, 8);
+    const uint64_t mask = EA_EACH_BYTE(15);
+    return (ea_codes){{low & mask, high & mask, low >> 4 & mask, high >> 4 & mask}};
 }
 
-static void fifth_bits(const uint8_t *qh, uint8_t *u)
+/* Bit i of qh is code i of a 1-bit plane: byte j of its word holds the bits 4 g + j. */
+static void fifth_bits(uint8_t *plane, int n, const uint8_t *qh)
 {
-    for (int i = 0; i < EA_QK; i++)
-        u[i] |= (uint8_t)((qh[i / 8] >> (i % 8) & 1) << 4);
+    uint32_t bits;
+    memcpy(&bits, qh, sizeof bits);
+    uint64_t w = 0;
+    for (int j = 0; j < 4; j += 2) { /* every fourth bit of each half, then close up */
+        uint64_t x = (bits >> j | (uint64_t)bits << (31 - j)) & 0x1111111111111111u;
+        x = (x | x >> 3) & 0x0303030303030303u;
+        x = (x | x >> 6) & 0x000f000f000f000fu;
+        x = (x | x >> 12) & 0x000000ff000000ffu;
+        w |= (x | x >> 24) << (8 * j);
+    }
+    ea_pack_put(plane, 0, n, w);
 }
 
 /* Where block b's header row and codes lie in a tile of super-blocks of two. */
@@ -36,13 +47,11 @@ static uint8_t *codes2(uint8_t *tile, int b, int code_bytes)
 static void pack_q4_0(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile)
 {
     for (int b = 0; b < k / EA_QK; b++) {
-        ea_codes u = {{0}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q4_0 *src = (const ea_block_q4_0 *)(rows + (size_t)n * row_bytes) + b;
             ea_pack_f16(head2(tile, b, 256), n, src->d);
-            nibbles(src->qs, u[n]);
+            ea_pack_plane4(codes2(tile, b, 256), n, nibbles(src->qs));
         }
-        ea_pack_plane4(codes2(tile, b, 256), u);
     }
 }
 
@@ -50,15 +59,12 @@ static void pack_q4_0(int k, int n_cols, const uint8_t *rows, size_t row_bytes, 
 static void pack_q5_0(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile)
 {
     for (int b = 0; b < k / EA_QK; b++) {
-        ea_codes u = {{0}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q5_0 *src = (const ea_block_q5_0 *)(rows + (size_t)n * row_bytes) + b;
             ea_pack_f16(head2(tile, b, 320), n, src->d);
-            nibbles(src->qs, u[n]);
-            fifth_bits(src->qh, u[n]);
+            ea_pack_plane4(codes2(tile, b, 320), n, nibbles(src->qs));
+            fifth_bits(codes2(tile, b, 320) + 256, n, src->qh);
         }
-        ea_pack_plane4(codes2(tile, b, 320), u);
-        ea_pack_plane1(codes2(tile, b, 320) + 256, u, 4);
     }
 }
 
@@ -66,14 +72,14 @@ static void pack_q5_0(int k, int n_cols, const uint8_t *rows, size_t row_bytes, 
 static void pack_q8_0(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile)
 {
     for (int b = 0; b < k / EA_QK; b++) {
-        ea_codes u = {{0}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q8_0 *src = (const ea_block_q8_0 *)(rows + (size_t)n * row_bytes) + b;
             ea_pack_f16(head2(tile, b, 512), n, src->d);
-            for (int i = 0; i < EA_QK; i++)
-                u[n][i] = (uint8_t)(src->qs[i] + 128);
+            ea_codes u = ea_codes_load((const uint8_t *)src->qs, 0, 0xff);
+            for (int v = 0; v < 4; v++)
+                u.x[v] ^= EA_EACH_BYTE(0x80); /* q + 128 */
+            ea_pack_plane8(codes2(tile, b, 512), n, u);
         }
-        ea_pack_plane8(codes2(tile, b, 512), u);
     }
 }
 
@@ -81,14 +87,12 @@ static void pack_q8_0(int k, int n_cols, const uint8_t *rows, size_t row_bytes, 
 static void pack_q4_1(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile)
 {
     for (int b = 0; b < k / EA_QK; b++, tile += 64 + 256) {
-        ea_codes u = {{0}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q4_1 *src = (const ea_block_q4_1 *)(rows + (size_t)n * row_bytes) + b;
             ea_pack_f16(tile, n, src->d);
             ea_pack_f16(tile + 32, n, src->m);
-            nibbles(src->qs, u[n]);
+            ea_pack_plane4(tile + 64, n, nibbles(src->qs));
         }
-        ea_pack_plane4(tile + 64, u);
     }
 }
 
@@ -96,16 +100,13 @@ static void pack_q4_1(int k, int n_cols, const uint8_t *rows, size_t row_bytes, 
 static void pack_q5_1(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile)
 {
     for (int b = 0; b < k / EA_QK; b++, tile += 64 + 320) {
-        ea_codes u = {{0}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q5_1 *src = (const ea_block_q5_1 *)(rows + (size_t)n * row_bytes) + b;
             ea_pack_f16(tile, n, src->d);
             ea_pack_f16(tile + 32, n, src->m);
-            nibbles(src->qs, u[n]);
-            fifth_bits(src->qh, u[n]);
+            ea_pack_plane4(tile + 64, n, nibbles(src->qs));
+            fifth_bits(tile + 64 + 256, n, src->qh);
         }
-        ea_pack_plane4(tile + 64, u);
-        ea_pack_plane1(tile + 64 + 256, u, 4);
     }
 }
 

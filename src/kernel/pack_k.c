@@ -1,19 +1,18 @@
 /* pack_k.c: tile layouts of the formats with super-blocks of 256 (eight 32-blocks).
  *
  * Q4_K, Q5_K, Q2_K: header of 320 bytes: d (16 x f16), dmin (16 x f16), then 256 bytes of small
- * scales: Q4_K, Q5_K  sc[8][16], m[8][16]   one row a 32-block, u8 Q2_K        scm[16][16] one row
- * a half block, scale in the low, minimum in the high nibble Q6_K, Q3_K: no minimum; the
- * super-blocks' d stand together in front of the tile, so that a header is whole cache lines:
- * sc[16][16], one row a half block, int8. Codes of a 32-block: Q4_K 4-bit plane; Q5_K + 1-bit
- * plane; Q6_K + 2-bit plane (u = q + 32); Q2_K 2-bit plane; Q3_K + 1-bit plane of the third bit (u
- * = q + 4). */
+ * scales. Q4_K, Q5_K: sc[8][16], m[8][16], one row a 32-block, u8. Q2_K: scm[16][16], one row a
+ * half block, scale in the low, minimum in the high nibble.
+ *
+ * Q6_K, Q3_K: no minimum; the super-blocks' d stand together in front of the tile, so that a header
+ * is whole cache lines: sc[16][16], one row a half block, int8.
+ *
+ * Codes of a 32-block: Q4_K 4-bit plane; Q5_K + 1-bit plane; Q6_K 4-bit + 2-bit plane (u = q + 32);
+ * Q2_K 2-bit plane; Q3_K + 1-bit plane of the third bit (u = q + 4). */
 #include "kernel/pack.h"
 #include "quant/blocks.h"
 
 enum { HEAD_MIN = 320, HEAD = 256, N_BLOCKS = EA_QK_K / EA_Q8_K };
-
-/* Codes of a super-block, by 32-block. */
-typedef ea_codes ea_codes_k[N_BLOCKS];
 
 /* Row i (16 bytes) of the small scales that begin at `scales`. */
 static uint8_t *scale_row(uint8_t *scales, int i)
@@ -27,49 +26,70 @@ static size_t front(int k)
     return ((size_t)(k / EA_QK_K) * 2 * EA_TILE_N + 63) / 64 * 64;
 }
 
+/* Sixteen small scales of column n: bytes of lo, then of hi. */
+static void put_scales(uint8_t *scales, int n, uint64_t lo, uint64_t hi)
+{
+    for (int i = 0; i < 8; i++) {
+        scale_row(scales, i)[n] = (uint8_t)(lo >> (8 * i));
+        scale_row(scales, 8 + i)[n] = (uint8_t)(hi >> (8 * i));
+    }
+}
+
+/* ea_q4k_scales_unpack, four scales at a time. */
 static void put_q4k_scales(uint8_t *sb, int n, ea_f16 d, ea_f16 dmin, const uint8_t *packed)
 {
-    uint8_t sc[8], m[8];
-    ea_q4k_scales_unpack(packed, sc, m);
+    uint32_t a, b, c;
+    memcpy(&a, packed, 4);
+    memcpy(&b, packed + 4, 4);
+    memcpy(&c, packed + 8, 4);
+    uint32_t sc = (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u),
+             m = (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
     ea_pack_f16(sb, n, d);
     ea_pack_f16(sb + 32, n, dmin);
-    for (int i = 0; i < 8; i++) {
-        scale_row(sb + 64, i)[n] = sc[i];
-        scale_row(sb + 64, 8 + i)[n] = m[i];
-    }
+    put_scales(sb + 64, n, (a & 0x3f3f3f3fu) | (uint64_t)sc << 32,
+               (b & 0x3f3f3f3fu) | (uint64_t)m << 32);
+}
+
+/* ea_q3k_scales_unpack, eight at a time. */
+static void put_q3k_scales(uint8_t *sb, int n, const uint8_t *packed)
+{
+    const uint64_t top = EA_EACH_BYTE(0x80), zero = EA_EACH_BYTE(32);
+    uint64_t low;
+    uint32_t h;
+    memcpy(&low, packed, 8);
+    memcpy(&h, packed + 8, 4);
+    const uint32_t two = 0x03030303u;
+    uint64_t h0 = (h & two) | (uint64_t)(h >> 2 & two) << 32,
+             h1 = (h >> 4 & two) | (uint64_t)(h >> 6 & two) << 32;
+    uint64_t lo = (low & EA_EACH_BYTE(15)) | h0 << 4, hi = (low >> 4 & EA_EACH_BYTE(15)) | h1 << 4;
+    /* Minus 32 in each byte, no borrow leaving it. */
+    put_scales(sb, n, ((lo | top) - zero) ^ top, ((hi | top) - zero) ^ top);
 }
 
 static void pack_q4_k(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile)
 {
     for (int i = 0; i < k / EA_QK_K; i++, tile += HEAD_MIN + N_BLOCKS * 256) {
-        ea_codes_k u = {{{0}}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q4_k *src = (const ea_block_q4_k *)(rows + (size_t)n * row_bytes) + i;
             put_q4k_scales(tile, n, src->d, src->dmin, src->scales);
             for (int s = 0; s < N_BLOCKS; s++)
-                for (int l = 0; l < 32; l++)
-                    u[s][n][l] = src->qs[s / 2 * 32 + l] >> (s % 2 * 4) & 15;
+                ea_pack_plane4(tile + HEAD_MIN + s * 256, n,
+                               ea_codes_load(src->qs + s / 2 * 32, s % 2 * 4, 15));
         }
-        for (int s = 0; s < N_BLOCKS; s++)
-            ea_pack_plane4(tile + HEAD_MIN + s * 256, u[s]);
     }
 }
 
 static void pack_q5_k(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile)
 {
     for (int i = 0; i < k / EA_QK_K; i++, tile += HEAD_MIN + N_BLOCKS * 320) {
-        ea_codes_k u = {{{0}}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q5_k *src = (const ea_block_q5_k *)(rows + (size_t)n * row_bytes) + i;
             put_q4k_scales(tile, n, src->d, src->dmin, src->scales);
-            for (int s = 0; s < N_BLOCKS; s++)
-                for (int l = 0; l < 32; l++)
-                    u[s][n][l] = (uint8_t)((src->qs[s / 2 * 32 + l] >> (s % 2 * 4) & 15) |
-                                           (src->qh[l] >> s & 1) << 4);
-        }
-        for (int s = 0; s < N_BLOCKS; s++) {
-            ea_pack_plane4(tile + HEAD_MIN + s * 320, u[s]);
-            ea_pack_plane1(tile + HEAD_MIN + s * 320 + 256, u[s], 4);
+            for (int s = 0; s < N_BLOCKS; s++) {
+                uint8_t *codes = tile + HEAD_MIN + s * 320;
+                ea_pack_plane4(codes, n, ea_codes_load(src->qs + s / 2 * 32, s % 2 * 4, 15));
+                ea_pack_plane1(codes + 256, n, ea_codes_load(src->qh, s, 1));
+            }
         }
     }
 }
@@ -79,48 +99,41 @@ static void pack_q6_k(int k, int n_cols, const uint8_t *rows, size_t row_bytes, 
     uint8_t *d = tile;
     tile += front(k);
     for (int i = 0; i < k / EA_QK_K; i++, tile += HEAD + N_BLOCKS * 384, d += 2 * EA_TILE_N) {
-        ea_codes_k u = {{{0}}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q6_k *src = (const ea_block_q6_k *)(rows + (size_t)n * row_bytes) + i;
             ea_pack_f16(d, n, src->d);
-            for (int j = 0; j < 16; j++)
-                scale_row(tile, j)[n] = (uint8_t)src->scales[j];
+            uint64_t sc[2];
+            memcpy(sc, src->scales, sizeof sc);
+            put_scales(tile, n, sc[0], sc[1]);
             for (int s = 0; s < N_BLOCKS; s++) {
                 const uint8_t *ql = src->ql + s / 4 * 64 + s % 2 * 32, *qh = src->qh + s / 4 * 32;
-                for (int l = 0; l < 32; l++)
-                    u[s][n][l] = (uint8_t)((ql[l] >> (s % 4 / 2 * 4) & 15) |
-                                           (qh[l] >> (s % 4 * 2) & 3) << 4);
+                uint8_t *codes = tile + HEAD + s * 384;
+                ea_pack_plane4(codes, n, ea_codes_load(ql, s % 4 / 2 * 4, 15));
+                ea_pack_plane2(codes + 256, n, ea_codes_load(qh, s % 4 * 2, 3));
             }
-        }
-        for (int s = 0; s < N_BLOCKS; s++) {
-            ea_pack_plane4(tile + HEAD + s * 384, u[s]);
-            ea_pack_plane2(tile + HEAD + s * 384 + 256, u[s], 4);
         }
     }
 }
 
 /* The low two bits of Q2_K and Q3_K: 32-block s of a super-block. */
-static void two_bits(const uint8_t *qs, int s, uint8_t *u)
+static ea_codes two_bits(const uint8_t *qs, int s)
 {
-    for (int l = 0; l < 32; l++)
-        u[l] = qs[s / 4 * 32 + l] >> (s % 4 * 2) & 3;
+    return ea_codes_load(qs + s / 4 * 32, s % 4 * 2, 3);
 }
 
 static void pack_q2_k(int k, int n_cols, const uint8_t *rows, size_t row_bytes, uint8_t *tile)
 {
     for (int i = 0; i < k / EA_QK_K; i++, tile += HEAD_MIN + N_BLOCKS * 128) {
-        ea_codes_k u = {{{0}}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q2_k *src = (const ea_block_q2_k *)(rows + (size_t)n * row_bytes) + i;
             ea_pack_f16(tile, n, src->d);
             ea_pack_f16(tile + 32, n, src->dmin);
-            for (int j = 0; j < 16; j++)
-                scale_row(tile + 64, j)[n] = src->scales[j];
+            uint64_t sc[2];
+            memcpy(sc, src->scales, sizeof sc);
+            put_scales(tile + 64, n, sc[0], sc[1]);
             for (int s = 0; s < N_BLOCKS; s++)
-                two_bits(src->qs, s, u[s][n]);
+                ea_pack_plane2(tile + HEAD_MIN + s * 128, n, two_bits(src->qs, s));
         }
-        for (int s = 0; s < N_BLOCKS; s++)
-            ea_pack_plane2(tile + HEAD_MIN + s * 128, u[s], 0);
     }
 }
 
@@ -129,23 +142,15 @@ static void pack_q3_k(int k, int n_cols, const uint8_t *rows, size_t row_bytes, 
     uint8_t *d = tile;
     tile += front(k);
     for (int i = 0; i < k / EA_QK_K; i++, tile += HEAD + N_BLOCKS * 192, d += 2 * EA_TILE_N) {
-        ea_codes_k u = {{{0}}};
         for (int n = 0; n < n_cols; n++) {
             const ea_block_q3_k *src = (const ea_block_q3_k *)(rows + (size_t)n * row_bytes) + i;
-            int8_t sc[16];
-            ea_q3k_scales_unpack(src->scales, sc);
             ea_pack_f16(d, n, src->d);
-            for (int j = 0; j < 16; j++)
-                scale_row(tile, j)[n] = (uint8_t)sc[j];
+            put_q3k_scales(tile, n, src->scales);
             for (int s = 0; s < N_BLOCKS; s++) {
-                two_bits(src->qs, s, u[s][n]);
-                for (int l = 0; l < 32; l++)
-                    u[s][n][l] |= (uint8_t)((src->hmask[l] >> s & 1) << 2);
+                uint8_t *codes = tile + HEAD + s * 192;
+                ea_pack_plane2(codes, n, two_bits(src->qs, s));
+                ea_pack_plane1(codes + 128, n, ea_codes_load(src->hmask, s, 1));
             }
-        }
-        for (int s = 0; s < N_BLOCKS; s++) {
-            ea_pack_plane2(tile + HEAD + s * 192, u[s], 0);
-            ea_pack_plane1(tile + HEAD + s * 192 + 128, u[s], 2);
         }
     }
 }
