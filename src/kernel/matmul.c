@@ -47,13 +47,32 @@ ea_status ea_matrix_init(ea_matrix *m, ea_dtype type, int n, int k, size_t *n_by
     return EA_OK;
 }
 
+/* Zero what the packer will not write: columns and blocks that are missing, and gaps. */
+static void clear_unwritten(const ea_matrix *m, int n_cols, uint8_t *dst)
+{
+    const ea_tile_layout *l = m->impl->layout;
+    bool blocks = l->form != EA_FORM_F32;
+    if (n_cols < EA_TILE_N || (blocks && m->k / EA_Q8_K % l->sb_blocks)) {
+        memset(dst, 0, m->tile_bytes);
+        return;
+    }
+    size_t front = 0, front_used = 0, end = ea_dtype_row_bytes(m->type, m->k) * EA_TILE_N;
+    if (blocks) {
+        front = ea_layout_front(l, m->k);
+        front_used = ea_layout_n_sb(l, m->k) * (size_t)l->front_bytes;
+        end = front + ea_layout_n_sb(l, m->k) * ea_layout_sb_bytes(l);
+    }
+    memset(dst + front_used, 0, front - front_used);
+    memset(dst + end, 0, m->tile_bytes - end);
+}
+
 void ea_matrix_pack_tile(const ea_matrix *m, int tile, const void *rows)
 {
     EA_ASSERT(tile >= 0 && tile < m->n_tiles);
     size_t row_bytes = ea_dtype_row_bytes(m->type, m->k);
     int col0 = tile * EA_TILE_N, n_cols = EA_MIN(EA_TILE_N, m->n - col0);
     uint8_t *dst = m->data + (size_t)tile * m->tile_bytes;
-    memset(dst, 0, m->tile_bytes);
+    clear_unwritten(m, n_cols, dst);
     m->impl->layout->pack(m->k, n_cols, (const uint8_t *)rows + (size_t)col0 * row_bytes, row_bytes,
                           dst);
 }

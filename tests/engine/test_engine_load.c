@@ -115,6 +115,7 @@ static uint64_t generate(ea_model *model, int n_tokens, answer *out)
 
 /* ---- memory ---- */
 
+#ifndef SANITIZED
 /* "VmHWM" and the like of this process, in bytes. */
 static size_t memory(const char *field)
 {
@@ -129,6 +130,7 @@ static size_t memory(const char *field)
     assert_true(kib > 0);
     return kib * 1024;
 }
+#endif
 
 /* Load and generate in a process of its own, so that its peak is that of the load. `model` is a
  * file, or a synthetic model's specification. Growth must stay under limit + KV. */

@@ -21,9 +21,16 @@ static void check_rows(const ea_matmul_impl *impl, int n, int k, uint64_t seed)
           *got = checked(malloc((size_t)k * sizeof *got));
     for (int i = 0; i < n; i++)
         fill_weights(&r, type, (weight_mode)(i % N_WEIGHT_MODES), k, rows + (size_t)i * row_bytes);
-    memset(m.data, 0xa5, n_bytes); /* packing leaves nothing of what was there */
+    /* Packing leaves nothing of what was there. */
+    uint8_t *over_zeros = checked(malloc(n_bytes));
     for (int tile = 0; tile < m.n_tiles; tile++)
         ea_matrix_pack_tile(&m, tile, rows);
+    memcpy(over_zeros, m.data, n_bytes);
+    memset(m.data, 0xa5, n_bytes);
+    for (int tile = 0; tile < m.n_tiles; tile++)
+        ea_matrix_pack_tile(&m, tile, rows);
+    assert_memory_equal(m.data, over_zeros, n_bytes);
+    free(over_zeros);
     for (int i = 0; i < n; i++) {
         info->dequantise(rows + (size_t)i * row_bytes, want, k);
         ea_matrix_row(&m, i, got);
@@ -49,6 +56,8 @@ static void rows_of_level(const ea_kernel_level *level)
             check_rows(impl, 37, blocks * block, 9 + (uint64_t)blocks);
         }
         check_rows(impl, 3, 768, 77);
+        if (block == 1)
+            check_rows(impl, 16, 77, 78); /* a tile that does not end at a cache line */
     }
 }
 
