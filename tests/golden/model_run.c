@@ -36,9 +36,15 @@ void test_model_close(test_model *m)
 ea_device *test_device(const test_model *m, int n_threads, int n_pages, int max_rows,
                        int max_logit_rows)
 {
+    return test_device_kv(m, n_threads, n_pages, max_rows, max_logit_rows, EA_KV_F16);
+}
+
+ea_device *test_device_kv(const test_model *m, int n_threads, int n_pages, int max_rows,
+                          int max_logit_rows, ea_kv_type kv_type)
+{
     ea_error err = {0};
     ea_device *dev;
-    ea_cpu_device_params params = {n_threads, n_pages, max_rows, max_logit_rows};
+    ea_cpu_device_params params = {n_threads, n_pages, max_rows, max_logit_rows, kv_type};
     assert_ok(ea_cpu_device_create(m->weights, &params, &dev, &err), &err);
     return dev;
 }

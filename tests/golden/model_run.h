@@ -23,6 +23,8 @@ void test_model_close(test_model *m);
 
 ea_device *test_device(const test_model *m, int n_threads, int n_pages, int max_rows,
                        int max_logit_rows);
+ea_device *test_device_kv(const test_model *m, int n_threads, int n_pages, int max_rows,
+                          int max_logit_rows, ea_kv_type kv_type);
 
 /* A timeline: its page table. Pages first_page, first_page + stride, ... */
 typedef struct test_seq {

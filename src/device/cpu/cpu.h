@@ -33,13 +33,14 @@ void ea_cpu_weights_destroy(ea_cpu_weights *w);
 size_t ea_cpu_weights_bytes(const ea_cpu_weights *w);
 
 /* Bytes of one KV page (EA_PAGE_TOKENS positions of all layers of all groups) on this device. */
-size_t ea_cpu_page_bytes(const ea_plan *plan);
+size_t ea_cpu_page_bytes(const ea_plan *plan, ea_kv_type type);
 
 typedef struct ea_cpu_device_params {
     int n_threads;      /* workers, the engine thread included */
     int n_pages;        /* KV pages */
     int max_rows;       /* of a step */
     int max_logit_rows; /* rows of a step that may want ARGMAX or LOGITS */
+    ea_kv_type kv_type; /* EA_EUNSUPPORTED where a head's width does not allow it */
 } ea_cpu_device_params;
 
 /* Memory for max_rows and the pages is reserved here and touched on first use. */

@@ -20,17 +20,17 @@ static int stored_head_dim(const ea_kv_group *g)
     return (g->head_dim + 7) / 8 * 8; /* what the attention kernels take */
 }
 
-static size_t block_bytes(const ea_kv_group *g)
+static size_t block_bytes(const ea_kv_group *g, ea_kv_type type)
 {
-    return ea_kv_block_bytes(EA_KV_F16, stored_head_dim(g));
+    return ea_kv_block_bytes(type, stored_head_dim(g));
 }
 
-size_t ea_cpu_page_bytes(const ea_plan *plan)
+size_t ea_cpu_page_bytes(const ea_plan *plan, ea_kv_type type)
 {
     size_t n = 0;
     for (int i = 0; i < plan->n_groups; i++) {
         const ea_kv_group *g = &plan->groups[i];
-        n += block_bytes(g) * 2 * (size_t)g->n_layers * (size_t)g->n_head_kv;
+        n += block_bytes(g, type) * 2 * (size_t)g->n_layers * (size_t)g->n_head_kv;
     }
     return n;
 }
@@ -80,18 +80,33 @@ static void carve_buffer(ea_cpu_device *d, carver *c, int i)
 
 static void carve_worker(ea_cpu_device *d, carver *c, ea_cpu_worker *w)
 {
-    size_t attn = 0, padded = 0;
+    size_t attn = 0, wide = 0;
     for (int i = 0; i < d->plan->n_groups; i++) {
-        const ea_kv_group *g = &d->plan->groups[i];
         int dim = d->groups[i].head_dim;
         attn = EA_MAX(attn, ea_attn_scratch_bytes(dim));
-        if (dim != g->head_dim)
-            padded = EA_MAX(padded, 2 * EA_ATTN_QUERIES * (size_t)dim * sizeof(float));
+        wide = EA_MAX(wide, 2 * EA_ATTN_QUERIES * (size_t)dim * sizeof(float));
     }
     w->attn_scratch = carve(c, attn);
-    w->attn_padded = padded ? carve(c, padded) : NULL;
+    w->attn_wide = carve(c, wide);
     w->logits = carve(c, (size_t)max_slots(&d->base.info) * EA_CPU_LOGIT_COLS * sizeof(float));
     w->best = carve(c, (size_t)max_slots(&d->base.info) * sizeof *w->best);
+}
+
+static void *carve_for(void *user, size_t n_bytes)
+{
+    return carve(user, n_bytes);
+}
+
+static void carve_attention(ea_cpu_device *d, carver *c)
+{
+    size_t parts = 0;
+    for (int i = 0; i < d->plan->n_groups; i++) {
+        size_t part = ea_attn_part_floats(d->groups[i].head_dim) * sizeof(float);
+        ea_cpu_attn_carve(d, i, carve_for, c);
+        parts = EA_MAX(parts, part * (size_t)d->plan->groups[i].n_head);
+    }
+    d->attn_parts = carve(c, parts * EA_CPU_ATTN_PARTS);
+    d->spans = carve(c, (size_t)d->base.info.max_rows * sizeof *d->spans);
 }
 
 static void carve_all(ea_cpu_device *d, carver *c)
@@ -103,7 +118,7 @@ static void carve_all(ea_cpu_device *d, carver *c)
         d->groups[i].cs = carve(c, max_rows * (size_t)d->plan->groups[i].n_rot * sizeof(float));
     for (int i = 0; i < d->n_workers; i++)
         carve_worker(d, c, &d->workers[i]);
-    d->spans = carve(c, max_rows * sizeof *d->spans);
+    carve_attention(d, c);
     d->slot_row = carve(c, (size_t)max_slots(&d->base.info) * sizeof *d->slot_row);
 }
 
@@ -188,13 +203,27 @@ static void lay_out_groups(ea_cpu_device *d)
         ea_cpu_group *out = &d->groups[i];
         int group = g->n_head / g->n_head_kv;
         out->offset = offset;
-        out->block_bytes = block_bytes(g);
+        out->block_bytes = block_bytes(g, d->kv_type);
         out->head_dim = stored_head_dim(g);
         out->heads = EA_MIN(group, EA_ATTN_QUERIES);
         out->parts = (group + out->heads - 1) / out->heads;
         out->span_rows = EA_ATTN_QUERIES / out->heads;
         offset += out->block_bytes * 2 * (size_t)g->n_layers * (size_t)g->n_head_kv;
     }
+}
+
+static ea_status check_kv_type(const ea_plan *plan, ea_kv_type type, ea_error *err)
+{
+    if ((int)type < EA_KV_F16 || (int)type > EA_KV_Q4_0)
+        return ea_fail(err, EA_EINVAL, "kv_type: %d is none of f16, q8_0, q4_0", (int)type);
+    for (int i = 0; i < plan->n_groups; i++)
+        if (!ea_kv_type_fits(type, plan->groups[i].head_dim))
+            return ea_fail(err, EA_EUNSUPPORTED,
+                           "kv_type: %s needs heads whose width is a multiple of %d, this model's "
+                           "are %d wide; use f16",
+                           type == EA_KV_Q8_0 ? "q8_0" : "q4_0", EA_KV_BLOCK,
+                           plan->groups[i].head_dim);
+    return EA_OK;
 }
 
 static ea_status check_params(const ea_cpu_device_params *p, ea_error *err)
@@ -389,6 +418,8 @@ static ea_status step(ea_device *dev, ea_batch *batch, ea_error *err)
     d->seqs = batch->seqs;
     d->n_rows = batch->n_rows;
     make_spans(d, batch);
+    for (int i = 0; i < d->plan->n_groups; i++)
+        ea_cpu_attn_plan_step(d, i);
     make_slots(d, batch);
     ea_pool_run(d->pool, ea_cpu_run, d);
     merge_best(d);
@@ -412,6 +443,7 @@ ea_status ea_cpu_device_create(const ea_cpu_weights *weights, const ea_cpu_devic
                                ea_device **out, ea_error *err)
 {
     EA_TRY(check_params(params, err));
+    EA_TRY(check_kv_type(weights->plan, params->kv_type, err));
     ea_cpu_device *d = ea_calloc(1, sizeof *d);
     if (!d)
         return ea_fail(err, EA_ENOMEM, "out of memory: cpu device");
@@ -421,12 +453,13 @@ ea_status ea_cpu_device_create(const ea_cpu_weights *weights, const ea_cpu_devic
     d->plan = weights->plan;
     EA_TRY_GOTO(ea_pool_create(params->n_threads, &d->pool, err));
     d->n_workers = params->n_threads;
+    d->kv_type = params->kv_type;
     d->base.info = (ea_device_info){.name = "cpu",
                                     .n_vocab = d->plan->n_vocab,
                                     .n_embd = d->plan->n_embd,
                                     .page_tokens = EA_PAGE_TOKENS,
                                     .n_pages = params->n_pages,
-                                    .page_bytes = ea_cpu_page_bytes(d->plan),
+                                    .page_bytes = ea_cpu_page_bytes(d->plan, d->kv_type),
                                     .max_rows = params->max_rows,
                                     .max_logit_rows = params->max_logit_rows,
                                     .n_threads = params->n_threads};

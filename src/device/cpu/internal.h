@@ -3,6 +3,7 @@
 #define EA_DEVICE_CPU_INTERNAL_H
 
 #include "base/pool.h"
+#include "device/cpu/attn_plan.h"
 #include "device/cpu/cpu.h"
 #include "kernel/kernel.h"
 
@@ -59,7 +60,7 @@ typedef struct ea_cpu_best {
 typedef struct ea_cpu_worker {
     ea_acts *acts; /* [n_buffers], those with `private` */
     void *attn_scratch;
-    float *attn_padded; /* queries and outputs of heads that are no multiple of 8 wide, or NULL */
+    float *attn_wide;   /* a piece's queries, turned and padded, and outputs of padded heads */
     float *logits;      /* logits of one chunk of the vocabulary, rows that want only the argmax */
     ea_cpu_best *best;  /* [max_slots] */
 } ea_cpu_worker;
@@ -80,6 +81,7 @@ typedef struct ea_cpu_group {
     int parts;          /* items a KV head: ceil(group / heads) */
     int span_rows;      /* most rows of an item */
     float *cs;          /* [max_rows][n_rot]: cos, sin pairs */
+    ea_cpu_attn_plan attn;
 } ea_cpu_group;
 
 typedef struct ea_cpu_device {
@@ -96,6 +98,8 @@ typedef struct ea_cpu_device {
     size_t memory_bytes;
     uint8_t *kv;
     size_t kv_bytes;
+    ea_kv_type kv_type;
+    float *attn_parts; /* [EA_CPU_ATTN_PARTS][n_head][ea_attn_part_floats] of the running operator */
     float *logits; /* [max_logit_rows][n_vocab] */
     size_t logits_bytes;
 

@@ -72,7 +72,7 @@ static ea_status measure(const ea_cpu_weights *w, const ea_plan_tensor *t, ea_cp
 
 static ea_status check_memory(const ea_plan *plan, size_t n_bytes, ea_error *err)
 {
-    size_t kv_bytes = ea_cpu_page_bytes(plan) * (MIN_CTX / EA_PAGE_TOKENS);
+    size_t kv_bytes = ea_cpu_page_bytes(plan, EA_KV_F16) * (MIN_CTX / EA_PAGE_TOKENS);
     uint64_t have = ea_memory_available();
     if (have == 0)
         return EA_OK;
