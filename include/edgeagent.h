@@ -234,6 +234,8 @@ typedef struct ea_engine_params {
     int n_batch;       /* most rows of one step; 0 = 512 */
     int n_queue;       /* requests waiting beyond the running ones before EA_EBUSY; 0 = 1024 */
     double max_gap_ms; /* bound on the time between two tokens of a running agent; 0 = 400 */
+    ea_kv_type kv_type; /* EA_EUNSUPPORTED unless EA_KV_F16 or the heads' width is a multiple of 32
+                         */
     ea_log_fn log;
     void *log_user;
 } ea_engine_params;

@@ -102,6 +102,10 @@ void ea_cli_engine_params(const ea_options *o, ea_engine_params *out)
         out->n_ctx = (int)ea_opt_int(o, EA_OPT_CTX_SIZE);
     if (ea_option_table[EA_OPT_MAX_GAP_MS].commands & o->command->bit)
         out->max_gap_ms = ea_opt_num(o, EA_OPT_MAX_GAP_MS);
+    const char *kv_type = ea_opt_text(o, EA_OPT_KV_TYPE);
+    out->kv_type = strcmp(kv_type, "q8_0") == 0   ? EA_KV_Q8_0
+                   : strcmp(kv_type, "q4_0") == 0 ? EA_KV_Q4_0
+                                                  : EA_KV_F16;
 }
 
 int ea_cli_chat_template(const ea_options *o, char **out)

@@ -36,10 +36,11 @@ ea_status ea_engine_create_on(const ea_model *model, ea_device *dev, const ea_en
 }
 
 /* Size of a page, asked of a device that is as small as can be. */
-static ea_status page_size(const ea_model *model, ea_device_info *out, ea_error *err)
+static ea_status page_size(const ea_model *model, ea_kv_type kv_type, ea_device_info *out,
+                           ea_error *err)
 {
     ea_device *dev = NULL;
-    EA_TRY(ea_model_open_device(model, 1, 1, 1, 1, &dev, err));
+    EA_TRY(ea_model_open_device(model, 1, 1, 1, 1, kv_type, &dev, err));
     *out = dev->info;
     ea_device_destroy(dev);
     return EA_OK;
@@ -51,7 +52,7 @@ static ea_status choose_pages(const ea_model *model, const ea_engine_params *p, 
 {
     ea_device_info page;
     ea_model_info info;
-    EA_TRY(page_size(model, &page, err));
+    EA_TRY(page_size(model, p->kv_type, &page, err));
     ea_model_info_get(model, &info);
     uint64_t available = ea_memory_available();
     int64_t n_ctx = p->n_ctx;
@@ -100,6 +101,6 @@ ea_status ea_engine_create(const ea_model *model, const ea_engine_params *p, ea_
             p->n_ctx_agent, p->n_ctx);
     ea_device *dev = NULL;
     EA_TRY(ea_model_open_device(model, n_threads, n_pages, EA_MAX(n_batch, n_parallel),
-                                n_parallel + EXTRA_LOGIT_ROWS, &dev, err));
+                                n_parallel + EXTRA_LOGIT_ROWS, p->kv_type, &dev, err));
     return ea_engine_create_on(model, dev, p, out, err);
 }

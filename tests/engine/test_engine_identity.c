@@ -1,6 +1,7 @@
 /* test_engine_identity.c: the real CPU device under the engine: logits are the same bits whether
  * 2,000 tokens were a prompt, were generated and then reused, or were evicted and computed again;
- * and a text is the same alone and among eight others, on one thread and two.
+ * and a text is the same alone and among eight others, on one thread and two; with every type of
+ * stored KV.
  *
  * A device in front of the real one records the logits of every row that wants them, by position.
  * Only the request under test wants logits; its companions are greedy and want the argmax. */
@@ -58,6 +59,7 @@ typedef struct fixture {
     void *bytes;
     size_t n_bytes;
     test_model m;
+    ea_kv_type kv_type;
     ea_engine *engine;
     recorder *rec;
     float *kept; /* what was recorded before */
@@ -69,7 +71,7 @@ static void start_engine(fixture *f, int n_threads)
     ea_error err = {0};
     recorder *r = ea_calloc(1, sizeof *r);
     assert_non_null(r);
-    r->inner = test_device(&f->m, n_threads, N_PAGES, 256, N_PARALLEL + 60);
+    r->inner = test_device_kv(&f->m, n_threads, N_PAGES, 256, N_PARALLEL + 60, f->kv_type);
     r->base = (ea_device){&RECORDER, r->inner->info};
     r->logits = ea_calloc((size_t)N_POS * (size_t)r->base.info.n_vocab, sizeof *r->logits);
     assert_non_null(r->logits);
@@ -83,19 +85,35 @@ static void start_engine(fixture *f, int n_threads)
               &err);
 }
 
-static int setup(void **state)
+static int set_up(void **state, const char *spec, ea_kv_type kv_type)
 {
     fixture *f = calloc(1, sizeof *f);
     ea_error err = {0};
     assert_non_null(f);
-    assert_ok(ea_synthetic_model("layers=2,embd=64,ff=96,heads=4,kv=2,vocab=300,arch=qwen2:Q4_1", 3,
-                                 2, &f->bytes, &f->n_bytes, &err),
-              &err);
+    f->kv_type = kv_type;
+    assert_ok(ea_synthetic_model(spec, 3, 2, &f->bytes, &f->n_bytes, &err), &err);
     test_model_open_memory(&f->m, f->bytes, f->n_bytes);
     f->kept = calloc((size_t)N_POS * 300, sizeof *f->kept);
     assert_non_null(f->kept);
     *state = f;
     return 0;
+}
+
+static int set_up_f16(void **state)
+{
+    return set_up(state, "layers=2,embd=64,ff=96,heads=4,kv=2,vocab=300,arch=qwen2:Q4_1",
+                  EA_KV_F16);
+}
+
+static int set_up_q8_0(void **state)
+{
+    return set_up(state, "layers=2,embd=128,ff=96,heads=4,kv=2,vocab=300,arch=qwen2:Q4_1",
+                  EA_KV_Q8_0);
+}
+
+static int set_up_q4_0(void **state)
+{
+    return set_up(state, "layers=2,embd=128,ff=96,heads=4,kv=2,vocab=300:Q8_0", EA_KV_Q4_0);
 }
 
 static int teardown(void **state)
@@ -270,9 +288,17 @@ static void test_greedy_alone_and_among_others(void **state)
 
 int main(void)
 {
+#define WITH(test, type)                                      \
+    {                                                         \
+#test ", " #type, test, set_up_##type, teardown, NULL \
+    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompt_generated_evicted),
-        cmocka_unit_test(test_greedy_alone_and_among_others),
+        WITH(test_prompt_generated_evicted, f16),
+        WITH(test_prompt_generated_evicted, q8_0),
+        WITH(test_prompt_generated_evicted, q4_0),
+        WITH(test_greedy_alone_and_among_others, f16),
+        WITH(test_greedy_alone_and_among_others, q8_0),
+        WITH(test_greedy_alone_and_among_others, q4_0),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,6 +74,39 @@ static void test_refusals(void **state)
     expect_refused(&p, EA_EINVAL, "2048");
     p = good, p.max_gap_ms = -3;
     expect_refused(&p, EA_EINVAL, "max_gap_ms");
+    p = good, p.kv_type = (ea_kv_type)3;
+    expect_refused(&p, EA_EINVAL, "kv_type");
+    p = good, p.kv_type = EA_KV_Q8_0; /* heads of this model are 16 wide */
+    expect_refused(&p, EA_EUNSUPPORTED, "multiple of 32");
+}
+
+/* Pages of quantised KV are smaller by what kernel.h says. */
+static void test_kv_types(void **state)
+{
+    (void)state;
+    static const int bits_2[] = {32, 17, 9}; /* of two numbers */
+    ea_model *wide = NULL;
+    ea_model_params model_params;
+    ea_engine_params params;
+    ea_engine_stats stats;
+    ea_error err = {0};
+    ea_model_params_default(&model_params);
+    assert_ok(ea_model_synthetic("layers=3,embd=128,ff=96,heads=4,kv=2,vocab=300,ctx=512:Q8_0", 5,
+                                 &model_params, &wide, &err),
+              &err);
+    for (int type = EA_KV_F16; type <= EA_KV_Q4_0; type++) {
+        ea_engine *engine = NULL;
+        ea_engine_params_default(&params);
+        params.n_ctx = 1024;
+        params.kv_type = (ea_kv_type)type;
+        assert_ok(ea_engine_create(wide, &params, &engine, &err), &err);
+        ea_engine_stats_get(engine, &stats);
+        assert_int_equal(stats.n_ctx, 1024);
+        /* K and V of 3 layers, 2 heads of 32 */
+        assert_int_equal(stats.kv_bytes, 1024 * 2 * 3 * 2 * 32 * bits_2[type] / 16);
+        ea_engine_destroy(engine);
+    }
+    ea_model_destroy(wide);
 }
 
 /* More KV than the machine has memory: the text says what it would take. */
@@ -163,9 +196,8 @@ static void test_text_out_of_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_kv_larger_than_memory),
+        cmocka_unit_test(test_defaults),         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_kv_types),         cmocka_unit_test(test_kv_larger_than_memory),
         cmocka_unit_test(test_text_out_of_text),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
