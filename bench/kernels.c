@@ -1,29 +1,36 @@
-/* kernels.c: speed of the matrix products, per weight format, instruction set and thread count,
- * beside the memory bandwidth that the same threads reach by plain reading. One row is bound by
- * memory and is given in GB/s of weights; 8, 32 and 256 rows are bound by arithmetic and are given
- * in TMAC/s (10^12 multiply-adds a second). Formats come from kernel_slots.def.
+/* kernels.c: speed of the matrix products, per weight format, instruction set, thread count and row
+ * count, beside the memory bandwidth that the same threads reach by plain reading. Up to 32 rows
+ * all weights are streamed from memory, as in a step of the engine: few rows are bound by memory
+ * (GB/s of weights), more of them by arithmetic (GMAC/s, 10^9 multiply-adds a second). More than 32
+ * rows take 4,096 outputs again and again. Formats come from kernel_slots.def.
  *
- *   bench_kernels [-f FORMAT] [-l LEVEL] [-t THREADS] [-m MIB] [-k INPUTS] [-s SECONDS]
+ *   bench_kernels [-f FORMAT,...] [-l LEVEL,...] [-t THREADS] [-m MIB] [-k INPUTS] [-s SECONDS]
+ *                 [-r ROWS] [-n]
  *
- * FORMAT and LEVEL by name (default: all), THREADS a number (default: 1 and all cores), MIB the
- * weights of the one-row case (default 512: beyond the caches), SECONDS a measurement. Single
- * thread but for the pool's workers. */
+ * FORMAT and LEVEL by name (default: all), THREADS a number (default: 1 and all cores), MIB of
+ * weights (default 256: beyond the caches), SECONDS a measurement, ROWS a row count or a range
+ * (-r 1-32): then a line each, with the time relative to the first. -n: weights in pages of 4 KiB,
+ * not in huge ones. Single thread but for the pool's workers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
+#include <sys/mman.h>
+
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "kernel/table.h"
 
-enum { MAX_ROWS = 256 };
+enum { MAX_ROWS = 256, COLD_ROWS = 32, WARM_OUTPUTS = 4096 };
 
 typedef struct options {
-    const char *format, *level;
+    const char *formats, *levels;
     int threads, mib, k;
+    int row0, row1; /* 0: the usual counts */
+    bool small_pages;
     double seconds;
 } options;
 
@@ -118,13 +125,40 @@ static int claim_step(const ea_matrix *w, int n_tiles, int n_rows, int n_threads
     return EA_MAX(1, EA_MIN(step, n_tiles / (4 * n_threads)));
 }
 
+/* One product of n_rows, best time in seconds; *macs, *n_bytes: what it multiplies and reads. */
+static double bench_rows(const options *o, ea_pool *pool, const ea_matrix *w, const ea_acts *x,
+                         float *out, int n_rows, double *macs, double *n_bytes)
+{
+    int n_tiles = n_rows > COLD_ROWS ? EA_MIN(w->n_tiles, WARM_OUTPUTS / EA_TILE_N) : w->n_tiles;
+    job j = {
+        .args =
+            {.w = w, .x = x, .n_rows = n_rows, .tile1 = n_tiles, .out = out, .ld = (size_t)w->n},
+        .step = claim_step(w, n_tiles, n_rows, ea_pool_size(pool))};
+    *macs = (double)n_tiles * EA_TILE_N * w->k * n_rows;
+    *n_bytes = (double)n_tiles * (double)w->tile_bytes;
+    return best_time(pool, matmul_worker, &j, o->seconds);
+}
+
+static void sweep_format(const options *o, ea_pool *pool, const char *label, const ea_matrix *w,
+                         const ea_acts *x, float *out)
+{
+    double first = 0, macs, n_bytes;
+    for (int n = o->row0; n <= o->row1; n++) {
+        double t = bench_rows(o, pool, w, x, out, n, &macs, &n_bytes);
+        first = n == o->row0 ? t : first;
+        printf("%s %3d rows %8.2f ms  x %5.2f  %6.2f GB/s  %6.1f GMAC/s\n", label, n, t * 1e3,
+               t / first, n_bytes / t * 1e-9, macs / t * 1e-9);
+        fflush(stdout);
+    }
+}
+
 static void bench_format(const options *o, ea_pool *pool, const ea_kernel_level *level,
                          const ea_matmul_impl *impl, const ea_acts *x, uint8_t *memory)
 {
-    static const int row_counts[] = {8, 32, 256};
-    const ea_dtype_info *info = ea_dtype_find((uint32_t)impl->layout->type);
+    static const int row_counts[] = {1, 2, 4, 8, 16, 32, MAX_ROWS};
     ea_matrix w;
     size_t n_bytes;
+    char label[48];
     ea_matrix_init_impl(&w, impl, EA_TILE_N, o->k, &n_bytes);
     int n_tiles = (int)(((size_t)o->mib << 20) / n_bytes);
     ea_matrix_init_impl(&w, impl, n_tiles * EA_TILE_N, o->k, &n_bytes);
@@ -134,23 +168,33 @@ static void bench_format(const options *o, ea_pool *pool, const ea_kernel_level 
         ea_acts_quantise(x, r);
 
     float *out = must(ea_malloc((size_t)MAX_ROWS * (size_t)w.n * sizeof *out));
-    job j = {
-        .args = {.w = &w, .x = x, .n_rows = 1, .tile1 = n_tiles, .out = out, .ld = (size_t)w.n}};
-    j.step = claim_step(&w, n_tiles, 1, ea_pool_size(pool));
-    double t = best_time(pool, matmul_worker, &j, o->seconds);
-    printf("%-7s %-11s %2d  %8.2f", info->name, ea_cpu_level_name(level->level), ea_pool_size(pool),
-           (double)n_bytes / t * 1e-9);
-    for (size_t i = 0; i < EA_ARRAY_LEN(row_counts); i++) {
-        j.args.n_rows = row_counts[i];
-        j.args.tile1 = EA_MIN(n_tiles, 256); /* 4,096 outputs, as a real matrix has */
-        j.step = claim_step(&w, j.args.tile1, row_counts[i], ea_pool_size(pool));
-        t = best_time(pool, matmul_worker, &j, o->seconds);
-        double macs = (double)j.args.tile1 * EA_TILE_N * o->k * row_counts[i];
-        printf("  %8.4f", macs / t * 1e-12);
+    snprintf(label, sizeof label, "%-7s %-11s %2d",
+             ea_dtype_find((uint32_t)impl->layout->type)->name, ea_cpu_level_name(level->level),
+             ea_pool_size(pool));
+    if (o->row0) {
+        sweep_format(o, pool, label, &w, x, out);
+    } else {
+        double macs, bytes, t = bench_rows(o, pool, &w, x, out, 1, &macs, &bytes);
+        printf("%s  %8.2f", label, bytes / t * 1e-9);
+        for (size_t i = 1; i < EA_ARRAY_LEN(row_counts); i++) {
+            t = bench_rows(o, pool, &w, x, out, row_counts[i], &macs, &bytes);
+            printf("  %7.1f", macs / t * 1e-9);
+        }
+        printf("\n");
+        fflush(stdout);
     }
-    printf("\n");
-    fflush(stdout);
     ea_free(out);
+}
+
+/* Is `name` one of the list's words, separated by commas? */
+static bool listed(const char *list, const char *name)
+{
+    for (size_t n; *list; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        if (n == strlen(name) && strncasecmp(list, name, n) == 0)
+            return true;
+    }
+    return false;
 }
 
 static void bench_threads(const options *o, int n_threads, const ea_acts *x, uint8_t *memory)
@@ -167,7 +211,10 @@ static void bench_threads(const options *o, int n_threads, const ea_acts *x, uin
     double t = best_time(pool, read_worker, j, o->seconds);
     printf("memory read: %d threads %.2f GB/s\n", n_threads, (double)j->n_bytes / t * 1e-9);
     ea_free(j);
-    printf("format  level      thr  GB/s r=1  TMAC r=8  TMAC r=32  TMAC r=256\n");
+    if (!o->row0)
+        printf("format  level      thr  GB/s r=1  GMAC/s 2        4        8       16       32     "
+               " 256"
+               "\n");
 
     size_t n_levels;
     const ea_kernel_level *levels = ea_kernel_levels(&n_levels);
@@ -180,35 +227,61 @@ static void bench_threads(const options *o, int n_threads, const ea_acts *x, uin
         for (size_t l = 0; l < n_levels; l++) {
             const ea_matmul_impl *impl = ea_kernel_matmul(levels[l].table, types[i]);
             const char *name = ea_dtype_find((uint32_t)types[i])->name;
-            bool wanted = o->level ? strcmp(o->level, ea_cpu_level_name(levels[l].level)) == 0
-                                   : levels[l].level != EA_CPU_REF; /* minutes, of no interest */
+            bool wanted = o->levels ? listed(o->levels, ea_cpu_level_name(levels[l].level))
+                                    : levels[l].level != EA_CPU_REF; /* minutes, of no interest */
             if (impl && wanted && ea_cpu_has(levels[l].level) &&
-                (!o->format || strcasecmp(o->format, name) == 0))
+                (!o->formats || listed(o->formats, name)))
                 bench_format(o, pool, &levels[l], impl, x, memory);
         }
     ea_pool_destroy(pool);
 }
 
+/* 0 where the text is no row count or range. */
+static int parse_rows(options *o, const char *text)
+{
+    char *end;
+    o->row0 = o->row1 = (int)strtol(text, &end, 10);
+    if (*end == '-')
+        o->row1 = (int)strtol(end + 1, &end, 10);
+    return *end == 0 && o->row0 >= 1 && o->row0 <= o->row1 && o->row1 <= MAX_ROWS;
+}
+
+static int parse_options(options *o, int argc, char **argv)
+{
+    for (int c; (c = getopt(argc, argv, "f:l:t:m:k:s:r:n")) != -1;)
+        switch (c) {
+        case 'f': o->formats = optarg; break;
+        case 'l': o->levels = optarg; break;
+        case 't': o->threads = atoi(optarg); break;
+        case 'm': o->mib = atoi(optarg); break;
+        case 'k': o->k = atoi(optarg); break;
+        case 's': o->seconds = atof(optarg); break;
+        case 'n': o->small_pages = true; break;
+        case 'r':
+            if (!parse_rows(o, optarg)) {
+                fprintf(stderr, "-r takes 1 to %d, or a range\n", MAX_ROWS);
+                return 0;
+            }
+            break;
+        default: return 0;
+        }
+    if (o->mib < 8 || o->k < 256 || o->k % 256 || o->k > 65536 || o->threads < 0) {
+        fprintf(stderr, "-m takes 8 or more, -k a multiple of 256 up to 65536\n");
+        return 0;
+    }
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
-    options o = {.mib = 512, .k = 2048, .seconds = 0.3};
-    for (int c; (c = getopt(argc, argv, "f:l:t:m:k:s:")) != -1;)
-        switch (c) {
-        case 'f': o.format = optarg; break;
-        case 'l': o.level = optarg; break;
-        case 't': o.threads = atoi(optarg); break;
-        case 'm': o.mib = atoi(optarg); break;
-        case 'k': o.k = atoi(optarg); break;
-        case 's': o.seconds = atof(optarg); break;
-        default: return 2;
-        }
-    if (o.mib < 8 || o.k < 256 || o.k % 256 || o.k > 65536 || o.threads < 0) {
-        fprintf(stderr, "-m takes 8 or more, -k a multiple of 256 up to 65536\n");
+    options o = {.mib = 256, .k = 2048, .seconds = 0.3};
+    if (!parse_options(&o, argc, argv))
         return 2;
-    }
     const unsigned forms = 1u << EA_FORM_Q8 | 1u << EA_FORM_Q8K;
     size_t n_bytes = (size_t)o.mib << 20, x_bytes = ea_acts_bytes(MAX_ROWS, o.k, forms);
     uint8_t *memory = must(ea_pages_alloc(n_bytes));
+    if (o.small_pages && madvise(memory, n_bytes, MADV_NOHUGEPAGE) != 0)
+        perror("madvise");
     memset(memory, 1, n_bytes);
     void *x_mem = must(ea_pages_alloc(x_bytes));
     ea_acts x;

@@ -13,6 +13,7 @@ static const ea_kernel_level levels[] = {
 #if defined(__x86_64__)
     {EA_CPU_AVX2, &ea_kernel_avx2},     {EA_CPU_AVX2VNNI, &ea_kernel_avx2vnni},
     {EA_CPU_AVX512, &ea_kernel_avx512}, {EA_CPU_AVX512VNNI, &ea_kernel_avx512vnni},
+    {EA_CPU_AMX, &ea_kernel_amx},
 #endif
 };
 

@@ -12,9 +12,9 @@
  * acc) after that, where sx = dx * float(sum of the block's int8 activations).
  *  - quantised weights with super-blocks of 256 (the K formats): the row is quantised by blocks of
  * 256. Per super-block isum = sum of integer scale * integer dot product of its block (of 32 in
- * Q4_K and Q5_K, else of 16), exact in int32; then acc = fma(float(isum), d * dx, acc). Formats
- * with integer minima add acc = fma(-float(imin), dmin * dx, acc), where imin = sum of minimum *
- * sum of the block's int8 activations, exact.
+ * Q4_K and Q5_K, else of 16), and imin = sum of integer minimum * sum of the block's int8
+ * activations, both exact in int32; then acc = fma(t, dx, acc), where t = float(isum) * d and, for
+ * formats with minima, t = fma(-float(imin), dmin, that).
  *  - float weights (F32, F16, BF16): acc = fma(w[k], x[k], acc), k ascending, one f32 accumulator
  * an output.
  *  - attention and norms: see the slots.

@@ -19,17 +19,24 @@
 
 enum { EA_Q8_K = 32, EA_Q8_CHUNK = 256, EA_CHUNK_BLOCKS = EA_Q8_CHUNK / EA_Q8_K };
 
-/* 256 inputs of one row, quantised. EA_FORM_Q8: d and s for each 32-block. EA_FORM_Q8K: one scale
- * for all, d[0], and sum32. */
+/* 256 inputs of one row, quantised; three times two cache lines. EA_FORM_Q8: d and s for each
+ * 32-block. EA_FORM_Q8K: one scale for all, d[0], and the sums in the forms that minima are
+ * multiplied with. */
 struct ea_q8_chunk {
-    int8_t q[EA_Q8_CHUNK];    /* -127..127 */
-    float d[EA_CHUNK_BLOCKS]; /* scale */
+    int8_t q[EA_Q8_CHUNK]; /* -127..127 */
     union {
-        float s[EA_CHUNK_BLOCKS];       /* Q8: d * float(sum of the block's q) */
-        int16_t sum32[EA_CHUNK_BLOCKS]; /* Q8K: sums of the blocks' q, |sum| <= 32 * 127 */
+        float d[EA_CHUNK_BLOCKS]; /* scale */
+        struct {
+            float d0[4];
+            int16_t sum32[EA_CHUNK_BLOCKS]; /* Q8K: sums of the blocks' q, |sum| <= 32 * 127 */
+        };
     };
     int16_t sum16[2 * EA_CHUNK_BLOCKS]; /* sums of the half blocks' q */
-    uint8_t pad[32];                    /* whole cache lines */
+    union {
+        float s[EA_CHUNK_BLOCKS]; /* Q8: d * float(sum of the block's q) */
+        /* Q8K: sum16 as two bf16 whose sum it is: the multiple of 64 below, and the rest */
+        ea_bf16 parts[2 * EA_CHUNK_BLOCKS][2];
+    };
 };
 _Static_assert(sizeof(struct ea_q8_chunk) == 384, "rows of a group: no power of two apart");
 

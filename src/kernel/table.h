@@ -22,6 +22,7 @@ extern const ea_kernel_table ea_kernel_avx2;
 extern const ea_kernel_table ea_kernel_avx2vnni;
 extern const ea_kernel_table ea_kernel_avx512;
 extern const ea_kernel_table ea_kernel_avx512vnni;
+extern const ea_kernel_table ea_kernel_amx;
 #endif
 
 /* The tables built into this program, ascending, and the level that each needs. */

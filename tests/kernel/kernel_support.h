@@ -37,12 +37,24 @@ static inline void *checked(void *p)
     return p;
 }
 
+#ifdef EA_TEST_AMX_EMULATED
+extern const ea_kernel_table ea_kernel_amx_emulated;
+#endif
+
 /* Walk over the levels built in: `body(level)` runs for each that the machine has; others are named
  * as skipped. Returns how many ran. */
 static inline int for_each_level(void (*body)(const ea_kernel_level *level))
 {
-    size_t n;
     int n_run = 0;
+#ifdef EA_TEST_AMX_EMULATED
+    if (ea_cpu_has(EA_CPU_AVX512VNNI)) {
+        body(&(ea_kernel_level){EA_CPU_AMX, &ea_kernel_amx_emulated});
+        n_run++;
+    } else {
+        printf("SKIPPED: emulated AMX: needs AVX-512 VNNI\n");
+    }
+#else
+    size_t n;
     const ea_kernel_level *levels = ea_kernel_levels(&n);
     for (size_t i = 0; i < n; i++) {
         if (!ea_cpu_has(levels[i].level)) {
@@ -53,6 +65,7 @@ static inline int for_each_level(void (*body)(const ea_kernel_level *level))
         body(&levels[i]);
         n_run++;
     }
+#endif
     return n_run;
 }
 

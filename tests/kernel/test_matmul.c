@@ -280,7 +280,11 @@ static void test_levels(void **state)
 {
     (void)state;
     assert_true(for_each_level(level_cases) > 0);
-    assert_true(n_level_cases >= (int)(EA_ARRAY_LEN(matmul_types) * 3 * EA_ARRAY_LEN(n_sizes)));
+    int n_formats = (int)EA_ARRAY_LEN(matmul_types);
+#ifdef EA_TEST_AMX_EMULATED
+    n_formats -= 3; /* the float formats are not the unit's */
+#endif
+    assert_true(n_level_cases >= n_formats * 3 * (int)EA_ARRAY_LEN(n_sizes));
 }
 
 /* Every combination of extreme codes and extreme activations: sums at their bounds must not

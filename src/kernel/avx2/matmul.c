@@ -9,6 +9,6 @@
 /* The smallest second-level caches of machines with AVX2 have 256 KiB. */
 enum { CHUNK_BYTES = 192 * 1024 };
 
-#define vi_dot4(acc, u, s) (acc)
+#define vi_dot2(acc, a, b) vi_add((acc), vi_madd16((a), (b)))
 
 #include "kernel/matmul_vec.h"

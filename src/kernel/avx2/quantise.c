@@ -49,6 +49,20 @@ INLINE int quantise_block(const float *x, float inv, struct ea_q8_chunk *c, int 
     return a + b;
 }
 
+/* sum16 to parts: small integers, exact in bf16. */
+INLINE void split_sums(struct ea_q8_chunk *c)
+{
+    for (int h = 0; h < 16; h += 8) {
+        const __m256i sum =
+            _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(c->sum16 + h)));
+        const __m256i low = _mm256_and_si256(sum, _mm256_set1_epi32(63));
+        const __m256i hi = _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_sub_epi32(sum, low)));
+        const __m256i lo = _mm256_castps_si256(_mm256_cvtepi32_ps(low));
+        _mm256_storeu_si256((__m256i *)(void *)c->parts[h],
+                            _mm256_or_si256(_mm256_srli_epi32(hi, 16), lo));
+    }
+}
+
 void ea_acts_quantise_cols__avx2(const ea_acts *a, int row, int col0, int n)
 {
     const float *x = ea_acts_row(a, row);
@@ -69,5 +83,6 @@ void ea_acts_quantise_cols__avx2(const ea_acts *a, int row, int col0, int n)
             c->d[0] = scale_of(x + i * EA_Q8_CHUNK, EA_Q8_CHUNK, &inv);
             for (int j = 0; j < EA_CHUNK_BLOCKS; j++)
                 c->sum32[j] = (int16_t)quantise_block(x + i * EA_Q8_CHUNK + j * EA_Q8_K, inv, c, j);
+            split_sums(c);
         }
 }

@@ -8,6 +8,7 @@
 #define MAX_ROWS 4
 enum { CHUNK_BYTES = 768 * 1024 };
 
-#define vi_dot4 _mm256_dpbusd_avx_epi32
+VI3(vi_dot4, _mm256_dpbusd_avx_epi32)
+VI3(vi_dot2, _mm256_dpwssd_avx_epi32)
 
 #include "kernel/matmul_vec.h"

@@ -8,6 +8,6 @@
 #define MAX_ROWS 8
 enum { CHUNK_BYTES = 768 * 1024 };
 
-#define vi_dot4(acc, u, s) (acc)
+#define vi_dot2(acc, a, b) vi_add((acc), vi_madd16((a), (b)))
 
 #include "kernel/matmul_vec.h"

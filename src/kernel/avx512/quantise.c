@@ -39,6 +39,16 @@ INLINE int quantise_block(const float *x, float inv, struct ea_q8_chunk *c, int 
     return a + b;
 }
 
+/* sum16 to parts: small integers, exact in bf16. */
+INLINE void split_sums(struct ea_q8_chunk *c)
+{
+    const __m512i sum = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const void *)c->sum16));
+    const __m512i low = _mm512_and_si512(sum, _mm512_set1_epi32(63));
+    const __m512i hi = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_sub_epi32(sum, low)));
+    const __m512i lo = _mm512_castps_si512(_mm512_cvtepi32_ps(low));
+    _mm512_storeu_si512(c->parts, _mm512_or_si512(_mm512_srli_epi32(hi, 16), lo));
+}
+
 void ea_acts_quantise_cols__avx512(const ea_acts *a, int row, int col0, int n)
 {
     const float *x = ea_acts_row(a, row);
@@ -59,5 +69,6 @@ void ea_acts_quantise_cols__avx512(const ea_acts *a, int row, int col0, int n)
             c->d[0] = scale_of(x + i * EA_Q8_CHUNK, EA_Q8_CHUNK, &inv);
             for (int j = 0; j < EA_CHUNK_BLOCKS; j++)
                 c->sum32[j] = (int16_t)quantise_block(x + i * EA_Q8_CHUNK + j * EA_Q8_K, inv, c, j);
+            split_sums(c);
         }
 }

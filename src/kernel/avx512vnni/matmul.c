@@ -9,5 +9,6 @@
 enum { CHUNK_BYTES = 768 * 1024 };
 
 #define vi_dot4 _mm512_dpbusd_epi32
+#define vi_dot2 _mm512_dpwssd_epi32
 
 #include "kernel/matmul_vec.h"

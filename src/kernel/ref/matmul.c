@@ -53,6 +53,10 @@ void ea_acts_quantise_cols__ref(const ea_acts *a, int row, int col0, int n)
             for (int i = 0; i < EA_CHUNK_BLOCKS; i++) {
                 quantise_block(x + (b + i) * EA_Q8_K, inv, q->q + i * EA_Q8_K, q->sum16 + 2 * i);
                 q->sum32[i] = (int16_t)(q->sum16[2 * i] + q->sum16[2 * i + 1]);
+                for (int h = 2 * i; h < 2 * i + 2; h++) {
+                    q->parts[h][0] = ea_f32_to_bf16((float)(q->sum16[h] & ~63));
+                    q->parts[h][1] = ea_f32_to_bf16((float)(q->sum16[h] & 63));
+                }
             }
         }
     }
@@ -327,9 +331,10 @@ static void add_block(const struct block *w, ea_ref_kind kind, const struct ea_q
         to->isum[n] += w->sc[0][n] * dot[0] + w->sc[1][n] * dot[1];
         to->imin[n] += w->mi[0][n] * x->sum16[2 * j] + w->mi[1][n] * x->sum16[2 * j + 1];
         if (j == EA_CHUNK_BLOCKS - 1) {
-            to->acc[n] = fmaf((float)to->isum[n], w->d[n] * x->d[0], to->acc[n]);
+            float t = (float)to->isum[n] * w->d[n];
             if (kind != K16)
-                to->acc[n] = fmaf(-(float)to->imin[n], w->dmin[n] * x->d[0], to->acc[n]);
+                t = fmaf(-(float)to->imin[n], w->dmin[n], t);
+            to->acc[n] = fmaf(t, x->d[0], to->acc[n]);
         }
     }
 }
