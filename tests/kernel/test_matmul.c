@@ -4,7 +4,7 @@
  * being listed. */
 #include "kernel_support.h"
 
-enum { MAX_ROWS = 40, MAX_N = 48, OUT_PAD = 5 };
+enum { MAX_ROWS = 140, MAX_N = 48, OUT_PAD = 5 };
 static const uint32_t CANARY = 0x7fc0dead; /* a NaN that no kernel makes */
 
 /* A packed matrix, its file rows and activations. */
@@ -66,9 +66,10 @@ typedef struct output {
     float v[MAX_ROWS + 2][MAX_N + OUT_PAD];
 } output;
 
-static void fill_canaries(output *out)
+/* Rows that a product of n_rows may write, and one on each side. */
+static void fill_canaries(output *out, int n_rows)
 {
-    for (size_t i = 0; i < sizeof *out / 4; i++)
+    for (size_t i = 0; i < (size_t)(n_rows + 2) * sizeof out->v[0] / 4; i++)
         memcpy((uint8_t *)out + 4 * i, &CANARY, 4);
 }
 
@@ -92,7 +93,7 @@ static void run(const problem *p, const ea_matrix *w, int row0, int rows, int ti
 static void check_output(const problem *p, const output *got, const output *want, int row0,
                          int rows, int tile0, int tile1, const char *level)
 {
-    for (int r = -1; r <= MAX_ROWS; r++)
+    for (int r = -1; r <= rows; r++)
         for (int c = 0; c < MAX_N + OUT_PAD; c++) {
             bool inside =
                 r >= 0 && r < rows && c >= tile0 * EA_TILE_N && c < tile1 * EA_TILE_N && c < p->n;
@@ -186,7 +187,7 @@ static void test_reference(void **state)
             for (int mode = 0; mode < N_WEIGHT_MODES; mode++) {
                 problem p;
                 problem_init(&p, &r, matmul_types[t], 17, k[i], 9, (weight_mode)mode);
-                fill_canaries(&out);
+                fill_canaries(&out, p.rows);
                 run(&p, &p.w, 0, p.rows, 0, p.w.n_tiles, false, false, &out);
                 check_against_doubles(&p, &out, &n_nonzero);
                 problem_done(&p);
@@ -210,17 +211,17 @@ static void compare_level(const problem *p, const ea_matrix *w, const output *wa
     bool slow = strcmp(level, "ref") == 0;
     for (int rows = 1; rows <= 33; rows += slow && rows > 1 ? 15 : 1) {
         for (int row0 = 0; row0 < 4; row0++) { /* 37 rows: past a group of 16 */
-            fill_canaries(&got);
+            fill_canaries(&got, rows);
             run(p, w, row0, rows, 0, t1, true, false, &got);
             check_output(p, &got, want, row0, rows, 0, t1, level);
         }
         for (int t = 0; t < t1; t += 2) {
-            fill_canaries(&got);
+            fill_canaries(&got, rows);
             run(p, w, 0, rows, t, EA_MIN(t + 2, t1), true, false, &got);
             check_output(p, &got, want, 0, rows, t, EA_MIN(t + 2, t1), level);
         }
     }
-    fill_canaries(&got); /* an empty range writes nothing */
+    fill_canaries(&got, 3); /* an empty range writes nothing */
     run(p, w, 0, 3, 0, 0, true, false, &got);
     check_output(p, &got, want, 0, 0, 0, 0, level);
 }
@@ -228,10 +229,10 @@ static void compare_level(const problem *p, const ea_matrix *w, const output *wa
 static void compare_accumulate(const problem *p, const ea_matrix *w, const char *level)
 {
     static output got, want, plain;
-    fill_canaries(&plain);
+    fill_canaries(&plain, p->rows);
     run(p, &p->w, 0, p->rows, 0, w->n_tiles, false, false, &plain);
-    fill_canaries(&got);
-    fill_canaries(&want);
+    fill_canaries(&got, p->rows);
+    fill_canaries(&want, p->rows);
     for (int r = 1; r <= p->rows; r++)
         for (int c = 0; c < p->n; c++) {
             got.v[r][c] = (float)(r * 100 + c) / 7;
@@ -240,6 +241,17 @@ static void compare_accumulate(const problem *p, const ea_matrix *w, const char 
         }
     run(p, w, 0, p->rows, 0, w->n_tiles, true, true, &got);
     check_output(p, &got, &want, 0, p->rows, 0, w->n_tiles, level);
+}
+
+/* The problem's weights for another implementation; free w.data, n_bytes of pages. */
+static ea_matrix pack_for(const problem *p, const ea_matmul_impl *impl, size_t *n_bytes)
+{
+    ea_matrix w;
+    ea_matrix_init_impl(&w, impl, p->n, p->k, n_bytes);
+    w.data = checked(ea_pages_alloc(*n_bytes));
+    for (int tile = 0; tile < w.n_tiles; tile++)
+        ea_matrix_pack_tile(&w, tile, p->file);
+    return w;
 }
 
 static int n_level_cases;
@@ -259,14 +271,10 @@ static void level_cases(const ea_kernel_level *level)
                 int mode = (i + (int)j) % 2 ? (int)(rng_u32(&r) % N_WEIGHT_MODES) : W_RANDOM;
                 problem p;
                 problem_init(&p, &r, matmul_types[t], n_sizes[j], k[i], 37, (weight_mode)mode);
-                fill_canaries(&want);
+                fill_canaries(&want, p.rows);
                 run(&p, &p.w, 0, p.rows, 0, p.w.n_tiles, true, false, &want);
-                ea_matrix w;
                 size_t n_bytes;
-                ea_matrix_init_impl(&w, impl, p.n, p.k, &n_bytes);
-                w.data = checked(ea_pages_alloc(n_bytes));
-                for (int tile = 0; tile < w.n_tiles; tile++)
-                    ea_matrix_pack_tile(&w, tile, p.file);
+                ea_matrix w = pack_for(&p, impl, &n_bytes);
                 compare_level(&p, &w, &want, name);
                 compare_accumulate(&p, &w, name);
                 ea_pages_free(w.data, n_bytes);
@@ -287,6 +295,42 @@ static void test_levels(void **state)
     assert_true(n_level_cases >= n_formats * 3 * (int)EA_ARRAY_LEN(n_sizes));
 }
 
+/* Prompts: more rows than any block, from aligned and unaligned rows, k with a partial chunk. */
+static void many_row_cases(const ea_kernel_level *level)
+{
+    static const struct {
+        int row0, rows;
+    } parts[] = {{0, 48}, {0, 96}, {0, 137}, {4, 100}, {1, 121}, {2, 49}, {13, 124}, {15, 34}};
+    rng r = {6};
+    static output want, got;
+    for (size_t t = 0; t < EA_ARRAY_LEN(matmul_types); t++) {
+        const ea_matmul_impl *impl = ea_kernel_matmul(level->table, matmul_types[t]);
+        if (!impl || level->level == EA_CPU_REF)
+            continue;
+        int block = ea_dtype_find((uint32_t)matmul_types[t])->block;
+        problem p;
+        problem_init(&p, &r, matmul_types[t], 17, block == 256 ? 768 : 544, 137, W_RANDOM);
+        fill_canaries(&want, p.rows);
+        run(&p, &p.w, 0, p.rows, 0, p.w.n_tiles, true, false, &want);
+        size_t n_bytes;
+        ea_matrix w = pack_for(&p, impl, &n_bytes);
+        for (size_t i = 0; i < EA_ARRAY_LEN(parts); i++) {
+            fill_canaries(&got, parts[i].rows);
+            run(&p, &w, parts[i].row0, parts[i].rows, 0, w.n_tiles, true, false, &got);
+            check_output(&p, &got, &want, parts[i].row0, parts[i].rows, 0, w.n_tiles,
+                         ea_cpu_level_name(level->level));
+        }
+        ea_pages_free(w.data, n_bytes);
+        problem_done(&p);
+    }
+}
+
+static void test_many_rows(void **state)
+{
+    (void)state;
+    assert_true(for_each_level(many_row_cases) > 0);
+}
+
 /* Every combination of extreme codes and extreme activations: sums at their bounds must not
  * saturate. */
 static void extreme_cases(const ea_kernel_level *level)
@@ -297,20 +341,20 @@ static void extreme_cases(const ea_kernel_level *level)
         const ea_matmul_impl *impl = ea_kernel_matmul(level->table, matmul_types[t]);
         for (int mode = 0; impl && mode < N_WEIGHT_MODES; mode++) {
             problem p;
-            problem_init(&p, &r, matmul_types[t], 16, 512, 12, (weight_mode)mode);
+            problem_init(&p, &r, matmul_types[t], 16, 512, 40, (weight_mode)mode);
             for (int i = 0; i < p.rows; i++)
                 for (int j = 0; j < p.k; j++) {
                     bool negative = i % 3 == 1 || (i % 3 == 2 && j % 2);
                     ea_acts_row(&p.x, i)[j] = negative ? -3.0f : 3.0f;
                 }
             quantise_ref(&p);
-            fill_canaries(&want);
+            fill_canaries(&want, p.rows);
             run(&p, &p.w, 0, p.rows, 0, 1, true, false, &want);
             ea_matrix w = p.w;
             w.impl = impl;
             assert_ptr_equal(impl->layout, p.w.impl->layout);
             static output got;
-            fill_canaries(&got);
+            fill_canaries(&got, p.rows);
             run(&p, &w, 0, p.rows, 0, 1, true, false, &got);
             check_output(&p, &got, &want, 0, p.rows, 0, 1, ea_cpu_level_name(level->level));
             problem_done(&p);
@@ -499,7 +543,7 @@ int main(void)
         cmocka_unit_test(test_init_refuses),    cmocka_unit_test(test_packed_size),
         cmocka_unit_test(test_quantise_values), cmocka_unit_test(test_quantise_levels),
         cmocka_unit_test(test_reference),       cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_many_rows),       cmocka_unit_test(test_extremes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
