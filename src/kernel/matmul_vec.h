@@ -140,6 +140,15 @@ INLINE void next_chunk(ea_rows *rows, const int n_rows)
         rows->x[i] += EA_ACTS_GROUP;
 }
 
+/* Ask for n lines from p on, which may be past the end. To the second-level cache, which can wait
+ * for more lines than the first: 15.8 GB/s of Q4_K instead of 14.8 on one core of a Xeon. */
+INLINE void prefetch(const uint8_t *p, const int n)
+{
+#pragma GCC unroll 16
+    for (int l = 0; l < n; l++)
+        _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)(64 * l)), _MM_HINT_T1);
+}
+
 /* ---- integer dot products ---- */
 
 /* dot += products of the groups g0 .. g1 - 1 of the rows' block j. */
@@ -241,6 +250,15 @@ INLINE int exact_blocks(const ea_fmt f)
     }
 }
 
+/* Weights that are asked for ahead while a super-block is worked on, where they come from memory:
+ * evenly, since a burst fills the line buffers and everything waits. */
+INLINE void prefetch_part(const ea_fmt f, const uint8_t *ahead, const int j)
+{
+    const int lines = ((int)ea_fmt_sb_bytes(f) / 64 + 7) / 8;
+    if (ahead)
+        prefetch(ahead + 64 * lines * j, lines);
+}
+
 /* isum += the groups' integer products times their integer scale, as f32 or as int32. */
 INLINE void add_scaled(const ea_fmt f, const ea_store store, const uint8_t *codes, const int g0,
                        const int g1, const bool subtract, const ea_rows *rows, const int j,
@@ -261,13 +279,15 @@ INLINE void add_scaled(const ea_fmt f, const ea_store store, const uint8_t *code
 
 /* Blocks j0 .. j1 - 1 of a super-block. */
 INLINE void add_blocks(const ea_fmt f, const ea_store store, const uint8_t *small,
-                       const uint8_t *codes, const bool subtract, const ea_rows *rows, const int j0,
-                       const int j1, const int n_rows, vf s[MAX_ROWS], vi isum[MAX_ROWS])
+                       const uint8_t *codes, const uint8_t *ahead, const bool subtract,
+                       const ea_rows *rows, const int j0, const int j1, const int n_rows,
+                       vf s[MAX_ROWS], vi isum[MAX_ROWS])
 {
     const int step = store == PACKED ? f.code_bytes : UNPACKED;
 #pragma GCC unroll 2
     for (int j = j0; j < j1; j++) {
         const uint8_t *c = codes + j * step;
+        prefetch_part(f, ahead, j);
         if (ea_fmt_is_k16(f)) {
             add_scaled(f, store, c, 0, 4, subtract, rows, j, n_rows, small + 32 * j, s, isum);
             add_scaled(f, store, c, 4, 8, subtract, rows, j, n_rows, small + 32 * j + 16, s, isum);
@@ -332,8 +352,8 @@ INLINE void finish_super(const ea_fmt f, const uint8_t *d, const uint8_t *small,
  * d and dmin at d. The sums of a super-block are a second set of accumulators: acc waits in memory.
  */
 INLINE void super_rows(const ea_fmt f, const ea_store store, const uint8_t *d, const uint8_t *small,
-                       const uint8_t *codes, const ea_rows *rows, const int n_rows,
-                       float acc[MAX_ROWS][EA_TILE_N])
+                       const uint8_t *codes, const uint8_t *ahead, const ea_rows *rows,
+                       const int n_rows, float acc[MAX_ROWS][EA_TILE_N])
 {
     const int exact = exact_blocks(f);
     /* The zero of all blocks at once: costs work for the tile, saves some for each row. */
@@ -350,18 +370,18 @@ INLINE void super_rows(const ea_fmt f, const ea_store store, const uint8_t *d, c
         s[r] = at_once && exact ? vf_from_i32(isum[r]) : vf_zero();
     if (exact == 4) { /* two sums, each exact: adding them rounds as converting the whole would */
         _Alignas(64) float first[MAX_ROWS][EA_TILE_N];
-        add_blocks(f, store, small, codes, subtract, rows, 0, 4, n_rows, s, isum);
+        add_blocks(f, store, small, codes, ahead, subtract, rows, 0, 4, n_rows, s, isum);
         UNROLL_ROWS
         for (int r = 0; r < n_rows; r++) {
             vf_store(first[r], s[r]);
             s[r] = vf_zero();
         }
-        add_blocks(f, store, small, codes, subtract, rows, 4, 8, n_rows, s, isum);
+        add_blocks(f, store, small, codes, ahead, subtract, rows, 4, 8, n_rows, s, isum);
         UNROLL_ROWS
         for (int r = 0; r < n_rows; r++)
             s[r] = vf_add(s[r], vf_load(first[r]));
     } else {
-        add_blocks(f, store, small, codes, subtract, rows, 0, 8, n_rows, s, isum);
+        add_blocks(f, store, small, codes, ahead, subtract, rows, 0, 8, n_rows, s, isum);
         UNROLL_ROWS
         for (int r = 0; r < n_rows && !exact; r++)
             s[r] = vf_from_i32(isum[r]);
@@ -407,8 +427,8 @@ INLINE void fold_block(const ea_fmt f, const uint8_t *small, const uint8_t *code
 
 /* super_rows for formats that fold; store is PACKED or FOLDED. */
 INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
-                        const uint8_t *small, const uint8_t *codes, const ea_rows *rows,
-                        const int n_rows, float acc[MAX_ROWS][EA_TILE_N])
+                        const uint8_t *small, const uint8_t *codes, const uint8_t *ahead,
+                        const ea_rows *rows, const int n_rows, float acc[MAX_ROWS][EA_TILE_N])
 {
 #if VNNI
     vf s[MAX_ROWS];
@@ -421,6 +441,7 @@ INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
 #pragma GCC unroll 1
     for (int j = 0; j < EA_CHUNK_BLOCKS; j++) {
         vi sc = vi_zero(), flip = vi_zero();
+        prefetch_part(f, ahead, j);
 #pragma GCC unroll 8
         for (int g = 0; g < 8; g++) {
             vi w;
@@ -441,20 +462,11 @@ INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
         s[r] = vf_from_i32(isum[r]);
     finish_super(f, d, small, rows, n_rows, s, acc);
 #else
-    super_rows(f, store, d, small, codes, rows, n_rows, acc);
+    super_rows(f, store, d, small, codes, ahead, rows, n_rows, acc);
 #endif
 }
 
 /* ---- few rows ---- */
-
-/* Ask for n lines from what lies EA_PREFETCH_BYTES behind p. */
-INLINE void prefetch(const uint8_t *p, const int n)
-{
-    const uintptr_t at = (uintptr_t)p + EA_PREFETCH_BYTES;
-#pragma GCC unroll 16
-    for (int l = 0; l < n; l++)
-        _mm_prefetch((const char *)(at + (uintptr_t)(64 * l)), _MM_HINT_T0);
-}
 
 /* Fewest rows for which folding codes and scales pays. */
 enum { FOLD_ROWS = 5 };
@@ -473,14 +485,11 @@ INLINE void few_k(const ea_fmt f, const ea_matmul_args *args, int tile, int r, c
     for (int i = 0; i < n_sb; i++, sb += ea_fmt_sb_bytes(f)) {
         const uint8_t *d = f.front ? base + i * f.front : sb;
         const uint8_t *small = sb + f.head_bytes - 256, *codes = sb + f.head_bytes;
-        if (fetch)
-#pragma GCC unroll 1
-            for (int l = 0; l < (int)ea_fmt_sb_bytes(f) / 64; l += 8)
-                prefetch(sb + 64 * l, 8);
+        const uint8_t *ahead = fetch ? sb + EA_PREFETCH_BYTES : NULL;
         if (folds(f) && n_rows >= FOLD_ROWS)
-            folded_rows(f, PACKED, d, small, codes, &rows, n_rows, acc);
+            folded_rows(f, PACKED, d, small, codes, ahead, &rows, n_rows, acc);
         else
-            super_rows(f, PACKED, d, small, codes, &rows, n_rows, acc);
+            super_rows(f, PACKED, d, small, codes, ahead, &rows, n_rows, acc);
         next_chunk(&rows, n_rows);
     }
     UNROLL_ROWS
@@ -502,7 +511,7 @@ INLINE void few_blocks(const ea_fmt f, const ea_matmul_args *args, int tile, int
         const int end = EA_MIN(n_blocks, b + EA_CHUNK_BLOCKS);
         for (int j = 0; b < end; b += f.sb_blocks, sb += ea_fmt_sb_bytes(f)) {
             if (fetch)
-                prefetch(sb, (int)ea_fmt_sb_bytes(f) / 64);
+                prefetch(sb + EA_PREFETCH_BYTES, (int)ea_fmt_sb_bytes(f) / 64);
 #pragma GCC unroll 2
             for (int nth = 0; nth < f.sb_blocks; nth++, j++)
                 if (nth == 0 || b + nth < end)
@@ -568,24 +577,29 @@ INLINE void chunk_unpack(const ea_fmt f, ea_chunk *c)
     }
 }
 
-INLINE void chunk_rows(const ea_fmt f, const ea_chunk *c, const ea_rows *rows, const int n_rows,
-                       ea_acc *acc)
+INLINE void chunk_rows(const ea_fmt f, const ea_chunk *c, const uint8_t *ahead, const ea_rows *rows,
+                       const int n_rows, ea_acc *acc)
 {
     if (folds(f)) {
-        folded_rows(f, FOLDED, c->d, c->sb + f.head_bytes - 256, c->codes[0], rows, n_rows, acc);
+        folded_rows(f, FOLDED, c->d, c->sb + f.head_bytes - 256, c->codes[0], NULL, rows, n_rows,
+                    acc);
     } else if (ea_fmt_is_k(f)) {
-        super_rows(f, BYTES, c->d, c->sb + f.head_bytes - 256, c->codes[0], rows, n_rows, acc);
+        super_rows(f, BYTES, c->d, c->sb + f.head_bytes - 256, c->codes[0], NULL, rows, n_rows,
+                   acc);
     } else {
         const uint8_t *sb = c->sb;
         vf sum[MAX_ROWS];
         UNROLL_ROWS
         for (int r = 0; r < n_rows; r++)
             sum[r] = vf_load(acc[r]);
-        for (int j = 0; j < c->n_blocks; j += f.sb_blocks, sb += ea_fmt_sb_bytes(f))
+        for (int j = 0; j < c->n_blocks; j += f.sb_blocks, sb += ea_fmt_sb_bytes(f)) {
+            if (ahead)
+                prefetch(ahead + (sb - c->sb), (int)ea_fmt_sb_bytes(f) / 64);
 #pragma GCC unroll 2
             for (int nth = 0; nth < f.sb_blocks; nth++)
                 if (nth == 0 || j + nth < c->n_blocks)
                     block_rows(f, BYTES, sb, c->codes[j + nth], nth, rows, j + nth, n_rows, sum);
+        }
         UNROLL_ROWS
         for (int r = 0; r < n_rows; r++)
             vf_store(acc[r], sum[r]);
@@ -594,7 +608,8 @@ INLINE void chunk_rows(const ea_fmt f, const ea_chunk *c, const ea_rows *rows, c
 
 /* Rows r .. r + n_rows - 1 of args, a multiple of 4 that is at most MANY_ROWS and begins at a
  * multiple of 4 of its buffer, times one tile. */
-INLINE void many_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int r, int n_rows)
+INLINE void many_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int r, const bool fetch,
+                      int n_rows)
 {
     const int n_blocks = args->w->k / EA_Q8_K;
     const uint8_t *base = args->w->data + (size_t)tile * args->w->tile_bytes;
@@ -609,12 +624,12 @@ INLINE void many_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int 
         if (!f.front)
             c.d = c.sb;
         int i = 0;
-#define ROW_BLOCK(n)                                          \
-    {                                                         \
-        ea_rows rows = first_chunks(f, args, r + i, n);       \
-        for (int q = 0; q < (n) / 4; q++)                     \
-            rows.x[q] += b / EA_CHUNK_BLOCKS * EA_ACTS_GROUP; \
-        chunk_rows(f, &c, &rows, n, acc + i);                 \
+#define ROW_BLOCK(n)                                                                            \
+    {                                                                                           \
+        ea_rows rows = first_chunks(f, args, r + i, n);                                         \
+        for (int q = 0; q < (n) / 4; q++)                                                       \
+            rows.x[q] += b / EA_CHUNK_BLOCKS * EA_ACTS_GROUP;                                   \
+        chunk_rows(f, &c, fetch &&i == 0 ? c.sb + EA_PREFETCH_BYTES : NULL, &rows, n, acc + i); \
     }
         for (; i + MAX_ROWS <= n_rows; i += MAX_ROWS)
             ROW_BLOCK(MAX_ROWS)
@@ -642,7 +657,7 @@ INLINE void many_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int 
 /* Kernels of one format: few[n - 1] for n rows; many may be NULL. */
 typedef struct ea_tile_fns {
     void (*few[MAX_ROWS])(const ea_matmul_args *args, int tile, int r, bool fetch);
-    void (*many)(const ea_matmul_args *args, int tile, int r, int n_rows);
+    void (*many)(const ea_matmul_args *args, int tile, int r, bool fetch, int n_rows);
 } ea_tile_fns;
 
 /* How many of `left` rows the next block takes, the first of which is `row` of its buffer: each
@@ -667,7 +682,7 @@ static void run(const ea_matmul_args *args, const ea_tile_fns *fns)
             n = block_size(fns, args->row0 + r, args->n_rows - r);
             for (int tile = t0; tile < t1; tile++) {
                 if (n > MAX_ROWS)
-                    fns->many(args, tile, r, n);
+                    fns->many(args, tile, r, r == 0, n);
                 else
                     fns->few[n - 1](args, tile, r, r == 0);
             }
@@ -705,19 +720,19 @@ static void run(const ea_matmul_args *args, const ea_tile_fns *fns)
 #define FEW_ENTRY(name, n) name##_##n##rows,
 #define IMPL2(name, level) ea_matmul_##name##__##level
 #define IMPL(name, level) IMPL2(name, level)
-#define EA_FORMAT(name, ...)                                                         \
-    EACH_COUNT(FEW_FN, name)                                                         \
-    static void name##_many(const ea_matmul_args *args, int tile, int r, int n_rows) \
-    {                                                                                \
-        if (many_pays(ea_fmt_##name))                                                \
-            many_rows(ea_fmt_##name, args, tile, r, n_rows);                         \
-    }                                                                                \
-    static void run_##name(const ea_matmul_args *args)                               \
-    {                                                                                \
-        const ea_tile_fns fns = {{EACH_COUNT(FEW_ENTRY, name)},                      \
-                                 many_pays(ea_fmt_##name) ? name##_many : NULL};     \
-        run(args, &fns);                                                             \
-    }                                                                                \
+#define EA_FORMAT(name, ...)                                                                     \
+    EACH_COUNT(FEW_FN, name)                                                                     \
+    static void name##_many(const ea_matmul_args *args, int tile, int r, bool fetch, int n_rows) \
+    {                                                                                            \
+        if (many_pays(ea_fmt_##name))                                                            \
+            many_rows(ea_fmt_##name, args, tile, r, fetch, n_rows);                              \
+    }                                                                                            \
+    static void run_##name(const ea_matmul_args *args)                                           \
+    {                                                                                            \
+        const ea_tile_fns fns = {{EACH_COUNT(FEW_ENTRY, name)},                                  \
+                                 many_pays(ea_fmt_##name) ? name##_many : NULL};                 \
+        run(args, &fns);                                                                         \
+    }                                                                                            \
     const ea_matmul_impl IMPL(name, LEVEL) = {&ea_layout_##name, run_##name};
 #include "kernel/formats.def"
 #undef EA_FORMAT
