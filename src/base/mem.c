@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/huge.h"
+
 static _Thread_local struct {
     bool armed, abort_on_alloc;
     size_t n_seen;
@@ -82,8 +84,6 @@ ea_status ea_grow(void **ptr, size_t *n_cap, size_t n_want, size_t size, ea_erro
     return EA_OK;
 }
 
-enum { HUGE_PAGE = 2 << 20 };
-
 static size_t round_to_page(size_t n_bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -94,9 +94,9 @@ void *ea_pages_alloc(size_t n_bytes)
 {
     if (!allocation_allowed())
         return NULL;
-    bool huge = n_bytes >= 2 * HUGE_PAGE;
-    size_t slack = huge ? HUGE_PAGE : 0, n = n_bytes ? n_bytes : 1;
-    if (n > SIZE_MAX - 2 * HUGE_PAGE)
+    bool huge = n_bytes >= 2 * (size_t)EA_HUGE_BYTES;
+    size_t slack = huge ? EA_HUGE_BYTES : 0, n = n_bytes ? n_bytes : 1;
+    if (n > SIZE_MAX - 2 * (size_t)EA_HUGE_BYTES)
         return NULL;
     uint8_t *ptr =
         mmap(NULL, n + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -105,7 +105,7 @@ void *ea_pages_alloc(size_t n_bytes)
     if (!huge)
         return ptr;
     /* Begin at a huge page's border, which not every kernel sees to; give back what is around. */
-    uint8_t *start = ptr + (HUGE_PAGE - (uintptr_t)ptr % HUGE_PAGE) % HUGE_PAGE;
+    uint8_t *start = ptr + (EA_HUGE_BYTES - (uintptr_t)ptr % EA_HUGE_BYTES) % EA_HUGE_BYTES;
     uint8_t *end = start + round_to_page(n_bytes), *mapped_end = ptr + round_to_page(n + slack);
     if (start > ptr)
         munmap(ptr, (size_t)(start - ptr));

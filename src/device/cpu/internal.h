@@ -2,6 +2,7 @@
 #ifndef EA_DEVICE_CPU_INTERNAL_H
 #define EA_DEVICE_CPU_INTERNAL_H
 
+#include "base/huge.h"
 #include "base/pool.h"
 #include "device/cpu/attn_plan.h"
 #include "device/cpu/cpu.h"
@@ -24,6 +25,7 @@ struct ea_cpu_weights {
     ea_cpu_tensor *tensors;
     uint8_t *data; /* of all tensors, in the plan's order; one allocation */
     size_t n_bytes;
+    ea_huge_join *join; /* makes huge pages of it, where loading went without; or NULL */
 };
 
 /* Row i (0 <= i < n) of a tensor of role ROWS as k floats. */

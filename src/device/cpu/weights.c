@@ -7,7 +7,9 @@
  * from the file (not from a mapping: what was read before is never in our resident memory, and a
  * file that is cut short is an error), packs it while it is in its cache, and asks the system for
  * what will be wanted READ_AHEAD items later. Items are as large as huge pages, so that two workers
- * seldom meet in clearing one. */
+ * seldom meet in clearing one. Where huge pages turn out to be dear (huge.h), the rest is loaded
+ * into small ones, which are put together in the background: a first token after 0.5 s and full
+ * speed some seconds later rather than both after 3 s. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -24,6 +26,7 @@ enum {
     ITEM_BYTES = 2 << 20,
     SLAB_BYTES = 256 << 10, /* fits a level-2 cache together with what is packed from it */
     READ_AHEAD = 32,        /* items: 64 MiB */
+    DEAR_PAGES = 3,         /* so many huge pages are dear before we believe it */
 };
 
 static size_t align64(size_t n)
@@ -109,6 +112,7 @@ typedef struct loading {
     uint8_t *slabs; /* one a worker */
     size_t slab_bytes;
     atomic_size_t n_done; /* bytes of ours */
+    atomic_int n_dear;    /* huge pages that took long */
     atomic_bool stop;     /* relaxed: only saves work; results are read after the run */
     ea_status status;     /* of what stopped it first; its worker owns both until the run ends */
     ea_error err;
@@ -215,11 +219,25 @@ static void put_units(const job *j, int from, int to, const uint8_t *src)
     }
 }
 
+/* Touch the huge pages that begin in what we are about to write. */
+static void touch_huge_pages(loading *l, uint8_t *dst, size_t n)
+{
+    uint8_t *end = dst + n;
+    dst += (EA_HUGE_BYTES - (uintptr_t)dst % EA_HUGE_BYTES) % EA_HUGE_BYTES;
+    for (; dst < end && atomic_load_explicit(&l->n_dear, memory_order_relaxed) < DEAR_PAGES;
+         dst += EA_HUGE_BYTES)
+        if (ea_huge_touch_is_dear(dst) &&
+            atomic_fetch_add_explicit(&l->n_dear, 1, memory_order_relaxed) == DEAR_PAGES - 1)
+            ea_huge_refuse(l->w->data, l->w->n_bytes);
+}
+
 static ea_status fill_item(loading *l, const job *j, int item, uint8_t *slab, ea_error *err)
 {
     const ea_gguf *g = l->w->plan->gguf;
     int first = (item - j->item0) * j->per_item, end = EA_MIN(first + j->per_item, j->n);
     int step = EA_MAX((int)(l->slab_bytes / j->unit_src), 1);
+    touch_huge_pages(l, j->dst + (size_t)first * j->unit_bytes,
+                     (size_t)(end - first) * j->unit_bytes);
     for (int from = first; from < end; from += step) {
         int to = EA_MIN(from + step, end);
         size_t offset = (size_t)from * j->unit_src, n = src_bytes(j, from, to);
@@ -332,6 +350,8 @@ static ea_status fill(ea_cpu_weights *w, const ea_cpu_weights_params *params, ea
         goto fail;
     }
     status = run(&l, pool, err);
+    if (status == EA_OK && atomic_load_explicit(&l.n_dear, memory_order_relaxed) >= DEAR_PAGES)
+        w->join = ea_huge_join_begin(w->data, w->n_bytes);
 fail:
     ea_pages_free(l.slabs, n_slabs);
     ea_free(l.jobs);
@@ -382,6 +402,7 @@ void ea_cpu_weights_destroy(ea_cpu_weights *w)
 {
     if (!w)
         return;
+    ea_huge_join_end(w->join);
     ea_pages_free(w->data, w->n_bytes);
     ea_free(w->tensors);
     ea_free(w);

@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/f16.h"
 #include "base/file.h"
+#include "base/huge.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -227,9 +228,34 @@ static void pages(void **state)
     ea_pages_free(p, (size_t)1 << 40);
 }
 
+/* What lies in pages that are put together meanwhile stays what it is. */
+static void huge_pages(void **state)
+{
+    (void)state;
+    size_t n = 5 * (size_t)EA_HUGE_BYTES + 4096;
+    uint32_t *p = ea_pages_alloc(n);
+    assert_non_null(p);
+    ea_huge_refuse(p, n);
+    for (size_t i = 0; i < n / sizeof *p; i++)
+        p[i] = (uint32_t)i * 7;
+    ea_huge_join *join = ea_huge_join_begin(p, n);
+    for (int round = 0; round < 3; round++)
+        for (size_t i = 0; i < n / sizeof *p; i++)
+            if (p[i] != (uint32_t)i * 7)
+                fail_msg("word %zu is %u", i, p[i]);
+    ea_huge_join_end(join); /* in the middle, or done */
+    ea_huge_join_end(NULL);
+    assert_null(ea_huge_join_begin(p, 4096)); /* too small for one */
+    uint8_t *at = (uint8_t *)p + 12;
+    (void)ea_huge_touch_is_dear(at);
+    assert_int_equal(*at, 0);
+    ea_pages_free(p, n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(huge_pages),
         cmocka_unit_test(pages),
         cmocka_unit_test(first_error_wins_and_stays_one_line),
         cmocka_unit_test(long_errors_are_cut),
