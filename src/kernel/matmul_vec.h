@@ -425,17 +425,19 @@ INLINE void fold_block(const ea_fmt f, const uint8_t *small, const uint8_t *code
     }
 }
 
-/* super_rows for formats that fold; store is PACKED or FOLDED. */
+/* super_rows for formats that fold; store is PACKED or FOLDED. A sum waits for its last step: few
+ * rows have two sums each. */
 INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
                         const uint8_t *small, const uint8_t *codes, const uint8_t *ahead,
                         const ea_rows *rows, const int n_rows, float acc[MAX_ROWS][EA_TILE_N])
 {
 #if VNNI
+    const bool two = MAX_ROWS > 4 && n_rows <= 8;
     vf s[MAX_ROWS];
-    vi isum[MAX_ROWS];
+    vi isum[MAX_ROWS], odd[MAX_ROWS];
     UNROLL_ROWS
     for (int r = 0; r < n_rows; r++)
-        isum[r] = vi_zero();
+        isum[r] = odd[r] = vi_zero();
     if (f.scales == K16)
         add_sums(f, true, small, rows, n_rows, isum);
 #pragma GCC unroll 1
@@ -453,13 +455,15 @@ INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
                 w = vi_load(codes + j * UNPACKED + 64 * g);
             }
             UNROLL_ROWS
-            for (int r = 0; r < n_rows; r++)
-                isum[r] = vi_dot4(isum[r], w, vi_set1_32(load32(ROW(rows, r)->q + 32 * j + 4 * g)));
+            for (int r = 0; r < n_rows; r++) {
+                vi *sum = two && g % 2 ? &odd[r] : &isum[r];
+                *sum = vi_dot4(*sum, w, vi_set1_32(load32(ROW(rows, r)->q + 32 * j + 4 * g)));
+            }
         }
     }
     UNROLL_ROWS
     for (int r = 0; r < n_rows; r++)
-        s[r] = vf_from_i32(isum[r]);
+        s[r] = vf_from_i32(two ? vi_add(isum[r], odd[r]) : isum[r]);
     finish_super(f, d, small, rows, n_rows, s, acc);
 #else
     super_rows(f, store, d, small, codes, ahead, rows, n_rows, acc);
@@ -468,8 +472,11 @@ INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
 
 /* ---- few rows ---- */
 
-/* Fewest rows for which folding codes and scales pays. */
-enum { FOLD_ROWS = 5 };
+/* Do n_rows gain by folding? Measured. */
+INLINE bool fold_pays(const ea_fmt f, const int n_rows)
+{
+    return folds(f) && n_rows >= (f.codes == CODES2 ? 3 : 5);
+}
 
 INLINE void few_k(const ea_fmt f, const ea_matmul_args *args, int tile, int r, const bool fetch,
                   const int n_rows)
@@ -486,7 +493,7 @@ INLINE void few_k(const ea_fmt f, const ea_matmul_args *args, int tile, int r, c
         const uint8_t *d = f.front ? base + i * f.front : sb;
         const uint8_t *small = sb + f.head_bytes - 256, *codes = sb + f.head_bytes;
         const uint8_t *ahead = fetch ? sb + EA_PREFETCH_BYTES : NULL;
-        if (folds(f) && n_rows >= FOLD_ROWS)
+        if (fold_pays(f, n_rows))
             folded_rows(f, PACKED, d, small, codes, ahead, &rows, n_rows, acc);
         else
             super_rows(f, PACKED, d, small, codes, ahead, &rows, n_rows, acc);
