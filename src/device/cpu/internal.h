@@ -62,9 +62,9 @@ typedef struct ea_cpu_best {
 typedef struct ea_cpu_worker {
     ea_acts *acts; /* [n_buffers], those with `private` */
     void *attn_scratch;
-    float *attn_wide;   /* a piece's queries, turned and padded, and outputs of padded heads */
-    float *logits;      /* logits of one chunk of the vocabulary, rows that want only the argmax */
-    ea_cpu_best *best;  /* [max_slots] */
+    float *attn_wide;  /* a piece's queries, turned and padded, and outputs of padded heads */
+    float *logits;     /* logits of one chunk of the vocabulary, rows that want only the argmax */
+    ea_cpu_best *best; /* [max_slots] */
 } ea_cpu_worker;
 
 /* Query rows of one sequence that attention handles as one item (times KV head, times part of the
@@ -101,8 +101,9 @@ typedef struct ea_cpu_device {
     uint8_t *kv;
     size_t kv_bytes;
     ea_kv_type kv_type;
-    float *attn_parts; /* [EA_CPU_ATTN_PARTS][n_head][ea_attn_part_floats] of the running operator */
-    float *logits; /* [max_logit_rows][n_vocab] */
+    float
+        *attn_parts; /* [EA_CPU_ATTN_PARTS][n_head][ea_attn_part_floats] of the running operator */
+    float *logits;   /* [max_logit_rows][n_vocab] */
     size_t logits_bytes;
 
     /* The running step: written by the engine thread before the workers start. */
