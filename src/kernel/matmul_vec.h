@@ -126,7 +126,7 @@ typedef struct ea_rows {
 
 INLINE ea_rows first_chunks(const ea_fmt f, const ea_matmul_args *args, int r, const int n_rows)
 {
-    ea_rows rows;
+    ea_rows rows = {{NULL}};
 #pragma GCC unroll 3
     for (int i = 0; i < (n_rows + 3) / 4; i++)
         rows.x[i] = ea_acts_q8(args->x, ea_fmt_form(f), args->row0 + r + 4 * i);
