@@ -2,6 +2,7 @@
 #include "base/cpu.h"
 
 #include <hwloc.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -14,6 +15,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+
+#include "base/cgroup.h"
 
 static struct {
     bool has[EA_CPU_N_LEVELS];
@@ -115,20 +118,6 @@ const char *ea_cpu_name(void)
     return name;
 }
 
-/* Whole processors that the cgroup's quota leaves us (cpu.max: "quota period", both microseconds);
- * INT_MAX if none. */
-static int quota_cpus(void)
-{
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    long quota, period;
-    int n = f && fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0
-                ? (int)((quota + period - 1) / period)
-                : 0;
-    if (f)
-        fclose(f);
-    return n > 0 ? n : 1 << 20;
-}
-
 /* Cores of the most efficient-for-speed kind whose processors intersect our affinity mask; 0 if
  * hwloc cannot tell. */
 static int allowed_cores(void)
@@ -164,8 +153,9 @@ int ea_cpu_default_threads(void)
         cpu_set_t set;
         n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     }
-    int quota = quota_cpus();
-    if (quota < n)
-        n = quota;
+    ea_cgroup group;
+    ea_cgroup_read(&group, "");
+    if (group.cpus > 0 && group.cpus < n)
+        n = (int)ceil(group.cpus);
     return n > 0 ? n : 1;
 }

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
 #include "base/huge.h"
 
 static _Thread_local struct {
@@ -163,23 +164,13 @@ void ea_alloc_fail_at(size_t n)
     guard.fail_in = n;
 }
 
-/* First number of a file such as a cgroup limit; `fallback` if there is none ("max"). */
-static uint64_t read_number(const char *path, uint64_t fallback)
-{
-    FILE *f = fopen(path, "re");
-    unsigned long long value;
-    uint64_t out = f && fscanf(f, "%llu", &value) == 1 ? value : fallback;
-    if (f)
-        fclose(f);
-    return out;
-}
-
 uint64_t ea_memory_total(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
     uint64_t total = pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", UINT64_MAX);
-    return total && limit < total ? limit : total;
+    ea_cgroup group;
+    ea_cgroup_read(&group, "");
+    return EA_MIN(total, group.memory_max);
 }
 
 uint64_t ea_memory_available(void)
@@ -194,8 +185,7 @@ uint64_t ea_memory_available(void)
         if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
             available = kib * 1024;
     fclose(f);
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", UINT64_MAX);
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current", 0);
-    uint64_t left = limit > used ? limit - used : 0;
-    return limit != UINT64_MAX && left < available ? left : available;
+    ea_cgroup group;
+    ea_cgroup_read(&group, "");
+    return EA_MIN(available, group.memory_left);
 }

@@ -1,0 +1,187 @@
+/* test_machine.c: control groups and the files of /proc and /sys, read from made-up trees. */
+#include "support.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cgroup.h"
+#include "base/machine.h"
+
+static char root[64];
+
+/* Write root/name, with its folders. */
+static void put(const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    for (char *c = path + strlen(root) + 1; *c; c++)
+        if (*c == '/') {
+            *c = '\0';
+            if (mkdir(path, 0700) != 0)
+                assert_int_equal(access(path, F_OK), 0);
+            *c = '/';
+        }
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static int make_root(void **state)
+{
+    (void)state;
+    snprintf(root, sizeof root, "/tmp/ea-machine-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int drop_root(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", root);
+    return system(command);
+}
+
+#define GROUPS "sys/fs/cgroup/"
+
+static void no_groups_no_limits(void **state)
+{
+    (void)state;
+    ea_cgroup group;
+    ea_cgroup_read(&group, root);
+    assert_true(group.cpus == 0);
+    assert_true(group.memory_max == UINT64_MAX);
+    assert_true(group.memory_left == UINT64_MAX);
+}
+
+static void the_word_max_is_no_limit(void **state)
+{
+    (void)state;
+    ea_cgroup group;
+    put("proc/self/cgroup", "0::/\n");
+    put(GROUPS "cpu.max", "max 100000\n");
+    put(GROUPS "memory.max", "max\n");
+    put(GROUPS "memory.current", "12345\n");
+    ea_cgroup_read(&group, root);
+    assert_true(group.cpus == 0);
+    assert_true(group.memory_max == UINT64_MAX);
+    assert_true(group.memory_left == UINT64_MAX);
+}
+
+static void own_limits_count(void **state)
+{
+    (void)state;
+    ea_cgroup group;
+    put("proc/self/cgroup", "0::/user.slice/app.scope\n");
+    put(GROUPS "user.slice/app.scope/cpu.max", "150000 100000\n");
+    put(GROUPS "user.slice/app.scope/memory.max", "1000000\n");
+    put(GROUPS "user.slice/app.scope/memory.current", "300000\n");
+    ea_cgroup_read(&group, root);
+    assert_true(group.cpus == 1.5);
+    assert_true(group.memory_max == 1000000);
+    assert_true(group.memory_left == 700000);
+}
+
+static void the_least_limit_of_the_way_up_counts(void **state)
+{
+    (void)state;
+    ea_cgroup group;
+    put("proc/self/cgroup", "1:name=systemd:/other\n0::/a/b/c\n");
+    put(GROUPS "a/b/c/cpu.max", "300000 100000\n");
+    put(GROUPS "a/b/cpu.max", "50000 200000\n");
+    put(GROUPS "a/cpu.max", "200000 100000\n");
+    put(GROUPS "cpu.max", "max 100000\n");
+    put(GROUPS "a/b/c/memory.max", "5000\n");
+    put(GROUPS "a/b/c/memory.current", "1000\n");
+    put(GROUPS "a/memory.max", "8000\n");
+    put(GROUPS "a/memory.current", "7900\n");
+    put(GROUPS "other/cpu.max", "1000 100000\n");
+    put(GROUPS "a/b/c/d/cpu.max", "1000 100000\n");
+    ea_cgroup_read(&group, root);
+    assert_true(group.cpus == 0.25);
+    assert_true(group.memory_max == 5000);
+    assert_true(group.memory_left == 100); /* the parent's, not the one of the least limit */
+}
+
+static void a_path_of_the_host_leaves_the_roots_limits(void **state)
+{
+    (void)state;
+    ea_cgroup group;
+    put("proc/self/cgroup", "0::/docker/0123456789abcdef\n");
+    put(GROUPS "cpu.max", "200000 100000\n");
+    put(GROUPS "memory.max", "4096\n");
+    put(GROUPS "memory.current", "8192\n");
+    ea_cgroup_read(&group, root);
+    assert_true(group.cpus == 2);
+    assert_true(group.memory_max == 4096);
+    assert_true(group.memory_left == 0); /* over the limit already */
+}
+
+static void machine_reads_the_systems_files(void **state)
+{
+    (void)state;
+    ea_machine m;
+    put("proc/loadavg", "3.25 1.00 0.50 2/345 6789\n");
+    put("proc/meminfo",
+        "MemTotal:       16384 kB\nSwapTotal:        2000 kB\nSwapFree:         500 kB\n"
+        "HugePages_Total:       7\nHugePages_Free:        5\nHugepagesize:       2048 kB\n");
+    put("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
+    put("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "intel_pstate\n");
+    put("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    put("sys/kernel/mm/transparent_hugepage/defrag",
+        "always defer defer+madvise [madvise] never\n");
+    put("proc/self/cgroup", "0::/\n");
+    put(GROUPS "cpu.max", "50000 100000\n");
+    ea_machine_read(&m, root);
+    assert_true(m.load == 3.25);
+    assert_true(m.swap_total == 2000 * 1024 && m.swap_used == 1500 * 1024);
+    assert_true(m.huge_total == 7 && m.huge_free == 5 && m.huge_bytes == 2048 * 1024);
+    assert_string_equal(m.governor, "powersave");
+    assert_string_equal(m.driver, "intel_pstate");
+    assert_string_equal(m.thp_enabled, "never");
+    assert_string_equal(m.thp_defrag, "madvise");
+    assert_true(m.group.cpus == 0.5);
+    assert_true(m.n_cpus >= m.n_cpus_allowed && m.n_cpus_allowed >= 1);
+    assert_true(m.n_cores_allowed <= m.n_cores);
+}
+
+static void what_is_missing_is_unknown(void **state)
+{
+    (void)state;
+    ea_machine m;
+    put("sys/kernel/mm/transparent_hugepage/enabled", "nothing in brackets\n");
+    ea_machine_read(&m, root);
+    assert_true(m.load == -1);
+    assert_string_equal(m.governor, "");
+    assert_string_equal(m.thp_enabled, "");
+    assert_string_equal(m.thp_defrag, "");
+    assert_true(m.huge_bytes == 0 && m.swap_total == 0);
+}
+
+static void features_are_listed_once(void **state)
+{
+    (void)state;
+    ea_cpu_feature features[64];
+    size_t n = ea_cpu_features(features, EA_ARRAY_LEN(features));
+    assert_true(n <= EA_ARRAY_LEN(features));
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++)
+            assert_string_not_equal(features[i].name, features[j].name);
+    assert_int_equal(ea_cpu_features(NULL, 0), n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(no_groups_no_limits, make_root, drop_root),
+        cmocka_unit_test_setup_teardown(the_word_max_is_no_limit, make_root, drop_root),
+        cmocka_unit_test_setup_teardown(own_limits_count, make_root, drop_root),
+        cmocka_unit_test_setup_teardown(the_least_limit_of_the_way_up_counts, make_root, drop_root),
+        cmocka_unit_test_setup_teardown(a_path_of_the_host_leaves_the_roots_limits, make_root,
+                                        drop_root),
+        cmocka_unit_test_setup_teardown(machine_reads_the_systems_files, make_root, drop_root),
+        cmocka_unit_test_setup_teardown(what_is_missing_is_unknown, make_root, drop_root),
+        cmocka_unit_test(features_are_listed_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
