@@ -418,6 +418,80 @@ EA_API void ea_engine_stats_get(ea_engine *engine, ea_engine_stats *out);
 /* CPU features and which kernel each slot uses, as text of several lines; freed by ea_free. */
 EA_API char *ea_system_report(void);
 
+/* One kernel of this build: the table of an instruction-set level has it. Strings are static. */
+typedef struct ea_kernel_info {
+    const char *op;     /* "rms_norm", ...; "matmul" for products with weights */
+    const char *format; /* of the weights, such as "Q4_K"; "" unless op is "matmul" */
+    const char *level;  /* "avx2", ...; EA_CPU and ea_probe take these names */
+    bool usable;        /* the machine has the level, and EA_CPU does not mask it */
+    bool used;          /* what engines of this process run: the highest usable level's */
+} ea_kernel_info;
+
+/* Fill up to n entries, operator by operator, levels ascending; returns how many there are. */
+EA_API size_t ea_kernels(ea_kernel_info *out, size_t n);
+
+/* ---- measuring
+ * --------------------------------------------------------------------------------------------------
+ */
+
+/* Memory and worker threads to measure the machine and its kernels with. One thread at a time; an
+ * engine that runs meanwhile makes every figure wrong. All figures are the best of the runs that
+ * fit into the time of a measurement, at least two. */
+typedef struct ea_probe ea_probe;
+
+typedef struct ea_probe_params {
+    size_t size;
+    int n_threads;    /* the caller included; 0 = physical cores allowed to us */
+    size_t n_bytes;   /* memory to stream from; 0 = twice the last-level cache, from 128 MiB to 1
+                         GiB, but at most a quarter of what is available */
+    double seconds;   /* time of one measurement; 0 = 0.1 */
+    bool small_pages; /* no huge pages for it */
+} ea_probe_params;
+
+EA_API void ea_probe_params_default(ea_probe_params *params);
+EA_API ea_status ea_probe_create(const ea_probe_params *params, ea_probe **out,
+                                 ea_error *err) EA_MUST_CHECK;
+EA_API void ea_probe_destroy(ea_probe *probe); /* NULL is fine */
+/* From here on measure with n_threads (0 as above). */
+EA_API ea_status ea_probe_set_threads(ea_probe *probe, int n_threads, ea_error *err) EA_MUST_CHECK;
+EA_API int ea_probe_threads(const ea_probe *probe);
+
+/* What all threads together read from memory, in bytes a second. */
+EA_API double ea_probe_bandwidth(ea_probe *probe);
+
+typedef enum ea_peak_kind {
+    EA_PEAK_INT8, /* products of bytes, summed: weights of quantised formats */
+    EA_PEAK_F32,  /* fused multiply-adds of floats: weights of float formats */
+} ea_peak_kind;
+
+/* What all threads together compute in registers, in multiply-adds a second, with the instructions
+ * of a level and those below it; level NULL = the highest usable one. EA_EINVAL: no such level;
+ * EA_EUNSUPPORTED: this machine lacks it, or EA_CPU masks it. */
+EA_API ea_status ea_probe_peak(ea_probe *probe, ea_peak_kind kind, const char *level, double *out,
+                               ea_error *err) EA_MUST_CHECK;
+
+/* A product of n_rows rows of k inputs with n x k weights, which come from memory: each run takes
+ * other weights than the run before it. */
+typedef struct ea_product {
+    const char *format; /* of the weights, such as "Q4_K" */
+    const char *level;  /* whose kernel; NULL = the highest usable one that has the format */
+    int n, k;           /* k is a multiple of the format's block */
+    int n_rows;         /* 1..512 */
+} ea_product;
+
+typedef struct ea_product_time {
+    const char *level; /* whose kernel it was */
+    ea_peak_kind peak; /* the peak that bounds it */
+    double seconds;    /* of one product; quantising the rows is not counted */
+    double n_bytes;    /* of weights that it reads, as packed */
+    double n_macs;     /* multiply-adds: n * k * n_rows */
+} ea_product_time;
+
+/* EA_EINVAL names what is out of range; EA_EUNSUPPORTED: no such kernel, or not on this machine;
+ * EA_ENOMEM: the weights do not fit into the probe's memory. */
+EA_API ea_status ea_probe_product(ea_probe *probe, const ea_product *product, ea_product_time *out,
+                                  ea_error *err) EA_MUST_CHECK;
+
 #ifdef __cplusplus
 }
 #endif

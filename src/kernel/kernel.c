@@ -103,3 +103,32 @@ void ea_kernel_report(struct ea_buf *buf)
 #undef EA_MATMUL
 #undef REPORT
 }
+
+/* ---- the list for the public interface ---- */
+
+/* Append the levels that have a slot, ascending. */
+#define ADD_SLOT(op_, format_, slot)                                                 \
+    for (size_t i = 0; i < EA_ARRAY_LEN(levels); i++)                                \
+        if (levels[i].table->slot) {                                                 \
+            const char *level = ea_cpu_level_name(levels[i].level);                  \
+            if (count < n)                                                           \
+                out[count] = (ea_kernel_info){.op = op_,                             \
+                                              .format = format_,                     \
+                                              .level = level,                        \
+                                              .usable = ea_cpu_has(levels[i].level), \
+                                              .used = chosen.from.slot == level};    \
+            count++;                                                                 \
+        }
+
+size_t ea_kernels(ea_kernel_info *out, size_t n)
+{
+    size_t count = 0;
+    ea_kernel();
+#define EA_SLOT(name, ret, args, names) ADD_SLOT(#name, "", name)
+#define EA_MATMUL(name, dtype) ADD_SLOT("matmul", #dtype, matmul_##name)
+#include "kernel/kernel_slots.def"
+#undef EA_SLOT
+#undef EA_MATMUL
+    return count;
+}
+#undef ADD_SLOT
