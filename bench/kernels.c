@@ -45,41 +45,57 @@ typedef struct job {
 
 enum { READ_CHUNK = 256 * 1024 };
 
-static void matmul_worker(const ea_worker *worker, void *arg)
+static int matmul_pieces(void *arg, int stretch)
+{
+    const job *j = arg;
+    (void)stretch;
+    return (j->args.tile1 + j->step - 1) / j->step;
+}
+
+static void matmul_piece(const ea_worker *worker, void *arg, int stretch, int piece)
 {
     const job *j = arg;
     ea_matmul_args args = j->args;
-    int n = j->args.tile1, first;
-    while ((first = ea_pool_claim(worker, j->step)) < n) {
-        args.tile0 = first;
-        args.tile1 = EA_MIN(first + j->step, n);
-        ea_matmul(&args);
-    }
+    (void)worker;
+    (void)stretch;
+    args.tile0 = piece * j->step;
+    args.tile1 = EA_MIN(args.tile0 + j->step, j->args.tile1);
+    ea_matmul(&args);
 }
 
-static void read_worker(const ea_worker *worker, void *arg)
+static int read_pieces(void *arg, int stretch)
+{
+    const job *j = arg;
+    (void)stretch;
+    return (int)(j->n_bytes / READ_CHUNK);
+}
+
+static void read_piece(const ea_worker *worker, void *arg, int stretch, int piece)
 {
     job *j = arg;
-    int n = (int)(j->n_bytes / READ_CHUNK), i;
     uint64_t sum[8] = {0};
-    while ((i = ea_pool_claim(worker, 1)) < n) {
-        const uint64_t *p = (const uint64_t *)(const void *)(j->data + (size_t)i * READ_CHUNK);
-        for (int k = 0; k < READ_CHUNK / 8; k += 8)
-            for (int l = 0; l < 8; l++)
-                sum[l] += p[k + l];
-    }
+    const uint64_t *p = (const uint64_t *)(const void *)(j->data + (size_t)piece * READ_CHUNK);
+    (void)stretch;
+    for (int k = 0; k < READ_CHUNK / 8; k += 8)
+        for (int l = 0; l < 8; l++)
+            sum[l] += p[k + l];
     for (int l = 0; l < 8; l++)
         j->sink[worker->index % 64][l] += sum[l];
 }
 
+static const ea_pool_work matmul_work = {1, matmul_pieces, matmul_piece, NULL},
+                          read_work = {1, read_pieces, read_piece, NULL};
+
 /* Fastest of the runs that fit into the time, in seconds; at least three. */
-static double best_time(ea_pool *pool, ea_worker_fn fn, job *j, double seconds)
+static double best_time(ea_pool *pool, const ea_pool_work *work, job *j, double seconds)
 {
+    ea_pool_work mine = *work;
     double best = 1e9;
+    mine.arg = j;
     uint64_t start = ea_now_ns();
     for (int i = 0; i < 3 || (double)(ea_now_ns() - start) < seconds * 1e9; i++) {
         uint64_t t0 = ea_now_ns();
-        ea_pool_run(pool, fn, j);
+        ea_pool_run(pool, &mine);
         double t = (double)(ea_now_ns() - t0) * 1e-9;
         best = EA_MIN(best, t);
     }
@@ -136,7 +152,7 @@ static double bench_rows(const options *o, ea_pool *pool, const ea_matrix *w, co
         .step = claim_step(w, n_tiles, n_rows, ea_pool_size(pool))};
     *macs = (double)n_tiles * EA_TILE_N * w->k * n_rows;
     *n_bytes = (double)n_tiles * (double)w->tile_bytes;
-    return best_time(pool, matmul_worker, &j, o->seconds);
+    return best_time(pool, &matmul_work, &j, o->seconds);
 }
 
 static void sweep_format(const options *o, ea_pool *pool, const char *label, const ea_matrix *w,
@@ -208,7 +224,7 @@ static void bench_threads(const options *o, int n_threads, const ea_acts *x, uin
     job *j = must(ea_calloc(1, sizeof *j));
     j->data = memory;
     j->n_bytes = (size_t)o->mib << 20;
-    double t = best_time(pool, read_worker, j, o->seconds);
+    double t = best_time(pool, &read_work, j, o->seconds);
     printf("memory read: %d threads %.2f GB/s\n", n_threads, (double)j->n_bytes / t * 1e-9);
     ea_free(j);
     if (!o->row0)

@@ -49,20 +49,29 @@ static void rope_queries(const ea_cpu_step *r, const ea_op *op, int row, int hea
             g->head_dim, g->n_rot, r->d->groups[gi].cs + (size_t)row * (size_t)g->n_rot, g->neox);
 }
 
-void ea_cpu_op_rope_kv(const ea_cpu_step *r, const ea_op *op)
+/* Rows of a piece: neighbouring rows write into the same lines of K. */
+static int rope_step(const ea_cpu_step *r)
+{
+    return r->d->n_rows >= 64 ? 16 : 1;
+}
+
+int ea_cpu_rope_pieces(const ea_cpu_step *r, const ea_op *op)
+{
+    (void)op;
+    if (r->d->fused_rope)
+        return 0; /* the attention items do it */
+    return (r->d->n_rows + rope_step(r) - 1) / rope_step(r);
+}
+
+void ea_cpu_rope_piece(const ea_cpu_step *r, const ea_op *op, int piece)
 {
     const ea_kv_group *g = &r->d->plan->groups[op->u.rope_kv.group];
-    if (r->d->fused_rope)
-        return; /* the attention items do it */
-    /* Neighbouring rows write into the same lines of K. */
-    int step = r->d->n_rows >= 64 ? 16 : 1, row0;
-    while ((row0 = ea_pool_claim(r->worker, step)) < r->d->n_rows)
-        for (int row = row0; row < EA_MIN(row0 + step, r->d->n_rows); row++) {
-            rope_queries(r, op, row, 0, g->n_head);
-            for (int head = 0; head < g->n_head_kv; head++)
-                rope_and_write(r, op, row, head);
-        }
-    ea_pool_barrier(r->worker);
+    int row0 = piece * rope_step(r), row1 = EA_MIN(row0 + rope_step(r), r->d->n_rows);
+    for (int row = row0; row < row1; row++) {
+        rope_queries(r, op, row, 0, g->n_head);
+        for (int head = 0; head < g->n_head_kv; head++)
+            rope_and_write(r, op, row, head);
+    }
 }
 
 /* One piece: a unit and some query heads of one KV head. */
@@ -225,34 +234,46 @@ static void finish_piece(const ea_cpu_step *r, const ea_op *op, const piece *p, 
     }
 }
 
-/* rope: the ROPE_KV operator before this one, done here where every sequence is one run. */
-void ea_cpu_op_attention(const ea_cpu_step *r, const ea_op *op, const ea_op *rope)
+/* Are columns of the output quantised by the piece that wrote them? If they are whole units. */
+static bool quantises_columns(const ea_cpu_step *r, const ea_op *op)
 {
-    const ea_cpu_device *d = r->d;
-    const ea_kv_group *g = &d->plan->groups[op->u.attention.group];
-    const ea_cpu_group *cg = &d->groups[op->u.attention.group];
-    const ea_cpu_buffer *out = &d->buffers[op->u.attention.out];
-    int group = g->n_head / g->n_head_kv, per_unit = g->n_head_kv * cg->parts, item;
-    /* Whole units of columns are quantised by the piece that wrote them. */
-    int cols = cg->heads * g->head_dim;
-    bool quantise = out->q8 && cols % ea_acts_unit(&out->acts) == 0 && group % cg->heads == 0;
-    if (!d->fused_rope)
-        rope = NULL;
-    while ((item = ea_pool_claim(r->worker, 1)) < cg->attn.n_units * per_unit) {
-        piece p = {.unit = &cg->attn.units[item / per_unit], .item = item % per_unit};
-        p.kv_head = p.item / cg->parts;
-        p.head0 = p.kv_head * group + p.item % cg->parts * cg->heads;
-        p.n_heads = EA_MIN(cg->heads, (p.kv_head + 1) * group - p.head0);
-        if (rope)
-            write_own_kv(r, rope, &p);
-        attend(r, op, rope, &p);
-        finish_piece(r, op, &p, quantise);
-    }
-    ea_pool_barrier(r->worker);
-    if (!out->q8 || quantise)
-        return;
-    int i;
-    while ((i = ea_pool_claim(r->worker, 1)) < r->row1 - r->row0)
-        ea_acts_quantise(&out->acts, r->row0 + i);
-    ea_pool_barrier(r->worker);
+    const ea_kv_group *g = &r->d->plan->groups[op->u.attention.group];
+    const ea_cpu_group *cg = &r->d->groups[op->u.attention.group];
+    const ea_cpu_buffer *out = &r->d->buffers[op->u.attention.out];
+    return out->q8 && cg->heads * g->head_dim % ea_acts_unit(&out->acts) == 0 &&
+           g->n_head / g->n_head_kv % cg->heads == 0;
+}
+
+int ea_cpu_attention_pieces(const ea_cpu_step *r, const ea_op *op)
+{
+    const ea_cpu_group *cg = &r->d->groups[op->u.attention.group];
+    return cg->attn.n_units * r->d->plan->groups[op->u.attention.group].n_head_kv * cg->parts;
+}
+
+void ea_cpu_attention_piece(const ea_cpu_step *r, const ea_op *op, int index)
+{
+    const ea_kv_group *g = &r->d->plan->groups[op->u.attention.group];
+    const ea_cpu_group *cg = &r->d->groups[op->u.attention.group];
+    int group = g->n_head / g->n_head_kv, per_unit = g->n_head_kv * cg->parts;
+    /* The ROPE_KV operator before this one is done here where every sequence is one run. */
+    const ea_op *rope = r->d->fused_rope ? op - 1 : NULL;
+    piece p = {.unit = &cg->attn.units[index / per_unit], .item = index % per_unit};
+    p.kv_head = p.item / cg->parts;
+    p.head0 = p.kv_head * group + p.item % cg->parts * cg->heads;
+    p.n_heads = EA_MIN(cg->heads, (p.kv_head + 1) * group - p.head0);
+    if (rope)
+        write_own_kv(r, rope, &p);
+    attend(r, op, rope, &p);
+    finish_piece(r, op, &p, quantises_columns(r, op));
+}
+
+int ea_cpu_attention_quantise_pieces(const ea_cpu_step *r, const ea_op *op)
+{
+    return r->d->buffers[op->u.attention.out].q8 && !quantises_columns(r, op) ? r->row1 - r->row0
+                                                                              : 0;
+}
+
+void ea_cpu_attention_quantise_piece(const ea_cpu_step *r, const ea_op *op, int row)
+{
+    ea_acts_quantise(&r->d->buffers[op->u.attention.out].acts, r->row0 + row);
 }

@@ -1,5 +1,5 @@
 /* device.c: memory and life of the CPU device, and the preparation of a step; exec.c runs it.
- * All of it belongs to the engine thread; the workers of the pool live inside ea_pool_run only.
+ * All of it belongs to the engine thread; the pool's workers touch it inside ea_pool_run only.
  *
  * A KV page holds, for each group, layer and KV head, a K block and a V block as kernel.h lays them
  * out: [group][layer][head][K, V]. Page memory is one reservation, touched when first written. */
@@ -109,6 +109,22 @@ static void carve_attention(ea_cpu_device *d, carver *c)
     d->spans = carve(c, (size_t)d->base.info.max_rows * sizeof *d->spans);
 }
 
+/* Of one product operator. */
+static size_t most_tiles(const ea_cpu_device *d)
+{
+    size_t most = 0;
+    for (int i = 0; i < d->plan->n_ops; i++) {
+        const ea_op *op = &d->plan->ops[i];
+        size_t n = 0;
+        for (int j = 0; op->kind == EA_OP_MATMUL && j < op->u.matmul.n; j++)
+            n += (size_t)d->weights->tensors[op->u.matmul.weight[j]].matrix.n_tiles;
+        if (op->kind == EA_OP_LOGITS)
+            n = (size_t)d->weights->tensors[op->u.logits.weight].matrix.n_tiles;
+        most = EA_MAX(most, n);
+    }
+    return most;
+}
+
 static void carve_all(ea_cpu_device *d, carver *c)
 {
     size_t max_rows = (size_t)d->base.info.max_rows;
@@ -120,6 +136,7 @@ static void carve_all(ea_cpu_device *d, carver *c)
         carve_worker(d, c, &d->workers[i]);
     carve_attention(d, c);
     d->slot_row = carve(c, (size_t)max_slots(&d->base.info) * sizeof *d->slot_row);
+    d->cut = carve(c, (most_tiles(d) + 1) * sizeof *d->cut);
 }
 
 bool ea_cpu_fuses_silu(const ea_plan *plan, int i)
@@ -248,7 +265,9 @@ static bool alloc_tables(ea_cpu_device *d)
         return false;
     for (int i = 0; i < d->n_workers; i++) {
         d->workers[i].acts = ea_calloc((size_t)d->plan->n_buffers, sizeof *d->workers[i].acts);
-        if (!d->workers[i].acts)
+        d->workers[i].norm_of =
+            ea_calloc((size_t)d->plan->n_buffers, sizeof *d->workers[i].norm_of);
+        if (!d->workers[i].acts || !d->workers[i].norm_of)
             return false;
     }
     return true;
@@ -280,8 +299,11 @@ static void destroy(ea_device *dev)
 {
     ea_cpu_device *d = (ea_cpu_device *)dev;
     ea_pool_destroy(d->pool);
-    for (int i = 0; i < d->n_workers && d->workers; i++)
+    for (int i = 0; i < d->n_workers && d->workers; i++) {
         ea_free(d->workers[i].acts);
+        ea_free(d->workers[i].norm_of);
+    }
+    ea_free(d->stretches);
     ea_free(d->workers);
     ea_free(d->groups);
     ea_free(d->buffers);
@@ -417,11 +439,12 @@ static ea_status step(ea_device *dev, ea_batch *batch, ea_error *err)
     d->rows = batch->rows;
     d->seqs = batch->seqs;
     d->n_rows = batch->n_rows;
+    d->n_steps++;
     make_spans(d, batch);
     for (int i = 0; i < d->plan->n_groups; i++)
         ea_cpu_attn_plan_step(d, i);
     make_slots(d, batch);
-    ea_pool_run(d->pool, ea_cpu_run, d);
+    ea_cpu_run(d);
     merge_best(d);
     return EA_OK;
 }
@@ -468,6 +491,10 @@ ea_status ea_cpu_device_create(const ea_cpu_weights *weights, const ea_cpu_devic
         goto fail;
     }
     EA_TRY_GOTO(scan_ops(d, err));
+    if (!ea_cpu_list_stretches(d)) {
+        status = ea_fail(err, EA_ENOMEM, "out of memory: cpu device");
+        goto fail;
+    }
     lay_out_groups(d);
     EA_TRY_GOTO(alloc_memory(d, err));
     *out = &d->base;

@@ -1,16 +1,38 @@
-/* exec.c: one step as every worker runs it. All workers walk the same list of operators; inside an
- * operator they claim pieces, and a barrier separates stretches where one reads what others wrote.
- * At most one loop of claims lies between two barriers (the barrier resets the counter). Which
- * worker computes a piece, and how large pieces are, never changes a value.
+/* exec.c: one step as the pool runs it. An operator of the plan is one stretch, or a few; how many
+ * pieces a stretch has is known when it opens, and a piece finds everything else in the device's
+ * state of the step. A stretch ends where one reads what others wrote. Which worker computes a
+ * piece, and how large pieces are, never changes a value.
  *
- * To keep barriers few: norms of small steps are computed by every worker for itself; rotation, KV
- * write and attention of short spans are one piece; silu * up, and the quantisation of what follows
- * it and attention, belong to the piece that wrote the columns. A layer of a decode step then has
- * five barriers: after QKV, attention, O, gate and up, down. */
+ * To keep stretches few: norms of small steps are computed by every worker that takes a piece of
+ * the product behind them, for itself; rotation, KV write and attention of short spans are one
+ * piece; silu * up, and the quantisation of what follows it and attention, belong to the piece that
+ * wrote the columns. A layer of a decode step then has five: QKV, attention, O, gate and up, down.
+ */
 #include <math.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "device/cpu/exec.h"
+
+int ea_cpu_cut_pieces(ea_cpu_device *d, const ea_matrix *m, int n_rows, int n_tiles, int unit,
+                      int most)
+{
+    /* The smallest piece is about 5 us of work, so that claims cost nothing; 10 bytes of weights
+     * and 60 multiply-adds a nanosecond are the right order of magnitude on any machine. */
+    double read_ns = (double)m->tile_bytes / 10.0;
+    double compute_ns = (double)n_rows * EA_TILE_N * m->k / 60.0;
+    double fit = 5000.0 / EA_MAX(read_ns, compute_ns);
+    int least = EA_MAX((int)fmin(fmax(fit, 1.0), n_tiles) / unit, 1) * unit, n = 0;
+    for (int first = 0; first < n_tiles; n++) {
+        int fair = (n_tiles - first) / (2 * d->n_workers * unit) * unit;
+        d->cut[n] = first;
+        first += EA_MIN(EA_MAX(fair, least), most);
+    }
+    d->cut[n] = n_tiles;
+    return n;
+}
+
+/* ---- embedding and norms ---- */
 
 static void rotary_table(const ea_cpu_step *r, int row)
 {
@@ -27,22 +49,24 @@ static void rotary_table(const ea_cpu_step *r, int row)
     }
 }
 
-static void op_embed(const ea_cpu_step *r, const ea_op *op)
+static int embed_pieces(const ea_cpu_step *r, const ea_op *op)
+{
+    (void)op;
+    return r->d->n_rows;
+}
+
+static void embed_piece(const ea_cpu_step *r, const ea_op *op, int row)
 {
     const ea_cpu_device *d = r->d;
     const ea_cpu_buffer *out = &d->buffers[op->u.embed.out];
     const ea_cpu_tensor *t = &d->weights->tensors[op->u.embed.rows];
-    int n_embd = d->plan->n_embd, row;
-    while ((row = ea_pool_claim(r->worker, 1)) < d->n_rows) {
-        const ea_row *in = &d->rows[row];
-        float *x = out->f32 + (size_t)row * out->ld;
-        if (in->token < 0)
-            memcpy(x, in->embd, (size_t)n_embd * sizeof *x);
-        else
-            ea_cpu_tensor_row(t, in->token, n_embd, x);
-        rotary_table(r, row);
-    }
-    ea_pool_barrier(r->worker);
+    const ea_row *in = &d->rows[row];
+    float *x = out->f32 + (size_t)row * out->ld;
+    if (in->token < 0)
+        memcpy(x, in->embd, (size_t)d->plan->n_embd * sizeof *x);
+    else
+        ea_cpu_tensor_row(t, in->token, d->plan->n_embd, x);
+    rotary_table(r, row);
 }
 
 /* Row `row` of the output buffer to row `to` of out. */
@@ -60,119 +84,197 @@ static void norm_row(const ea_cpu_step *r, const ea_op *op, const ea_acts *out, 
         ea_acts_quantise(out, to);
 }
 
-static void op_norm(const ea_cpu_step *r, const ea_op *op)
+static int norm_pieces(const ea_cpu_step *r, const ea_op *op)
 {
-    int n = ea_cpu_buffer_rows(r, op->u.norm.out), row0 = ea_cpu_buffer_row0(r, op->u.norm.out),
-        to0, i;
-    const ea_acts *out = ea_cpu_input_acts(r, op->u.norm.out, &to0);
-    if (n <= EA_CPU_PRIVATE_ROWS) {
-        for (i = 0; i < n; i++)
-            norm_row(r, op, out, to0 + i, row0 + i);
-        return;
-    }
-    while ((i = ea_pool_claim(r->worker, 1)) < n)
-        norm_row(r, op, out, to0 + i, row0 + i);
-    ea_pool_barrier(r->worker);
+    int n = ea_cpu_buffer_rows(r, op->u.norm.out);
+    return n <= EA_CPU_PRIVATE_ROWS ? 0 : n; /* see own_norm */
 }
+
+static void norm_piece(const ea_cpu_step *r, const ea_op *op, int piece)
+{
+    int to0;
+    const ea_acts *out = ea_cpu_input_acts(r, op->u.norm.out, &to0);
+    norm_row(r, op, out, to0 + piece, ea_cpu_buffer_row0(r, op->u.norm.out) + piece);
+}
+
+/* The norm before a product, of a small step, into this worker's own rows, unless it has them from
+ * an earlier piece. */
+static void own_norm(const ea_cpu_step *r, int norm)
+{
+    const ea_plan *plan = r->d->plan;
+    const ea_op *op = &plan->ops[norm];
+    int buffer = op->u.norm.out, n = ea_cpu_buffer_rows(r, buffer);
+    uint64_t id = r->d->n_steps * (uint64_t)plan->n_ops + (uint64_t)norm;
+    if (n > EA_CPU_PRIVATE_ROWS || r->own->norm_of[buffer] == id)
+        return;
+    for (int i = 0; i < n; i++)
+        norm_row(r, op, &r->own->acts[buffer], i, ea_cpu_buffer_row0(r, buffer) + i);
+    r->own->norm_of[buffer] = id;
+}
+
+/* ---- products ---- */
 
 /* The tiles of all weights form one sequence. */
-static void op_matmul(const ea_cpu_step *r, const ea_op *op)
+static int matmul_pieces(const ea_cpu_step *r, const ea_op *op)
 {
-    const ea_cpu_device *d = r->d;
-    const ea_cpu_tensor *tensors = d->weights->tensors;
-    int n_rows = ea_cpu_buffer_rows(r, op->u.matmul.in), row0, n_tiles = 0, tile0, tile1;
-    const ea_acts *x = ea_cpu_input_acts(r, op->u.matmul.in, &row0);
+    const ea_cpu_tensor *tensors = r->d->weights->tensors;
+    int n_tiles = 0;
     for (int i = 0; i < op->u.matmul.n; i++)
         n_tiles += tensors[op->u.matmul.weight[i]].matrix.n_tiles;
-    size_t out_row0 = (size_t)ea_cpu_buffer_row0(r, op->u.matmul.in);
-    ea_cpu_pieces p =
-        ea_cpu_cut_pieces(&tensors[op->u.matmul.weight[0]].matrix, n_rows, n_tiles, 1, n_tiles);
-    while (ea_cpu_claim_piece(r, &p, &tile0, &tile1)) {
-        for (int i = 0, base = 0; i < op->u.matmul.n; i++) {
-            const ea_matrix *m = &tensors[op->u.matmul.weight[i]].matrix;
-            const ea_cpu_buffer *out = &d->buffers[op->u.matmul.out[i]];
-            int from = EA_MAX(tile0 - base, 0), to = EA_MIN(tile1 - base, m->n_tiles);
-            base += m->n_tiles;
-            if (from >= to)
-                continue;
-            ea_matmul(&(ea_matmul_args){.w = m,
-                                        .x = x,
-                                        .row0 = row0,
-                                        .n_rows = n_rows,
-                                        .tile0 = from,
-                                        .tile1 = to,
-                                        .bias = ea_cpu_vector(r, op->u.matmul.bias[i]),
-                                        .accumulate = op->u.matmul.accumulate,
-                                        .out = out->f32 + out_row0 * out->ld,
-                                        .ld = out->ld});
-        }
-    }
-    ea_pool_barrier(r->worker);
+    return ea_cpu_cut_pieces(r->d, &tensors[op->u.matmul.weight[0]].matrix,
+                             ea_cpu_buffer_rows(r, op->u.matmul.in), n_tiles, 1, n_tiles);
 }
 
-/* Gate, up, silu * up and its quantised form, by pieces of whole units of columns. */
-static void op_gate_up_silu(const ea_cpu_step *r, const ea_op *op, const ea_op *silu)
+/* Tiles tile0 .. tile1 - 1 of weight i of the operator. */
+static void multiply(const ea_cpu_step *r, const ea_op *op, int i, int tile0, int tile1)
+{
+    int n_rows = ea_cpu_buffer_rows(r, op->u.matmul.in), row0;
+    size_t out_row0 = (size_t)ea_cpu_buffer_row0(r, op->u.matmul.in);
+    const ea_acts *x = ea_cpu_input_acts(r, op->u.matmul.in, &row0);
+    const ea_cpu_buffer *out = &r->d->buffers[op->u.matmul.out[i]];
+    ea_matmul(&(ea_matmul_args){.w = &r->d->weights->tensors[op->u.matmul.weight[i]].matrix,
+                                .x = x,
+                                .row0 = row0,
+                                .n_rows = n_rows,
+                                .tile0 = tile0,
+                                .tile1 = tile1,
+                                .bias = ea_cpu_vector(r, op->u.matmul.bias[i]),
+                                .accumulate = op->u.matmul.accumulate,
+                                .out = out->f32 + out_row0 * out->ld,
+                                .ld = out->ld});
+}
+
+static void matmul_piece(const ea_cpu_step *r, const ea_op *op, int piece)
 {
     const ea_cpu_device *d = r->d;
-    const ea_cpu_buffer *gate = &d->buffers[silu->u.silu_mul.gate];
-    const ea_cpu_buffer *up = &d->buffers[silu->u.silu_mul.up];
-    const ea_cpu_buffer *out = &d->buffers[silu->u.silu_mul.out];
-    const ea_matrix *first = &d->weights->tensors[op->u.matmul.weight[0]].matrix;
-    int n_rows = ea_cpu_buffer_rows(r, op->u.matmul.in), x_row0, tile0, tile1;
-    const ea_acts *x = ea_cpu_input_acts(r, op->u.matmul.in, &x_row0);
-    size_t row0 = (size_t)ea_cpu_buffer_row0(r, op->u.matmul.in);
-    int unit = ea_acts_unit(&out->acts) / EA_TILE_N;
-    ea_cpu_pieces p = ea_cpu_cut_pieces(first, n_rows, first->n_tiles, unit, first->n_tiles + unit);
-    while (ea_cpu_claim_piece(r, &p, &tile0, &tile1)) {
-        for (int i = 0; i < 2; i++) {
-            const ea_cpu_buffer *to = i == 0 ? gate : up;
-            ea_matmul(&(ea_matmul_args){.w = &d->weights->tensors[op->u.matmul.weight[i]].matrix,
-                                        .x = x,
-                                        .row0 = x_row0,
-                                        .n_rows = n_rows,
-                                        .tile0 = tile0,
-                                        .tile1 = tile1,
-                                        .bias = ea_cpu_vector(r, op->u.matmul.bias[i]),
-                                        .out = to->f32 + row0 * to->ld,
-                                        .ld = to->ld});
-        }
-        int col0 = tile0 * EA_TILE_N, n_cols = EA_MIN(tile1 * EA_TILE_N, first->n) - col0;
-        for (size_t row = row0; row < row0 + (size_t)n_rows; row++) {
-            ea_silu_mul(out->f32 + row * out->ld + col0, gate->f32 + row * gate->ld + col0,
-                        up->f32 + row * up->ld + col0, n_cols);
-            if (out->q8)
-                ea_acts_quantise_cols(&out->acts, (int)row, col0, n_cols);
-        }
+    int tile0 = d->cut[piece], tile1 = d->cut[piece + 1];
+    for (int i = 0, base = 0; i < op->u.matmul.n; i++) {
+        int n_tiles = d->weights->tensors[op->u.matmul.weight[i]].matrix.n_tiles;
+        int from = EA_MAX(tile0 - base, 0), to = EA_MIN(tile1 - base, n_tiles);
+        base += n_tiles;
+        if (from < to)
+            multiply(r, op, i, from, to);
     }
-    ea_pool_barrier(r->worker);
 }
 
-void ea_cpu_run(const ea_worker *worker, void *arg)
+/* Gate, up, silu * up and its quantised form, by pieces of whole units of columns. op: the product,
+ * which SILU_MUL follows. */
+static int gate_up_pieces(const ea_cpu_step *r, const ea_op *op)
 {
-    ea_cpu_device *d = arg;
+    const ea_matrix *m = &r->d->weights->tensors[op->u.matmul.weight[0]].matrix;
+    int unit = ea_acts_unit(&r->d->buffers[op[1].u.silu_mul.out].acts) / EA_TILE_N;
+    return ea_cpu_cut_pieces(r->d, m, ea_cpu_buffer_rows(r, op->u.matmul.in), m->n_tiles, unit,
+                             m->n_tiles + unit);
+}
+
+static void gate_up_piece(const ea_cpu_step *r, const ea_op *op, int piece)
+{
+    const ea_cpu_device *d = r->d;
+    const ea_cpu_buffer *gate = &d->buffers[op[1].u.silu_mul.gate];
+    const ea_cpu_buffer *up = &d->buffers[op[1].u.silu_mul.up];
+    const ea_cpu_buffer *out = &d->buffers[op[1].u.silu_mul.out];
+    int tile0 = d->cut[piece], tile1 = d->cut[piece + 1];
+    multiply(r, op, 0, tile0, tile1);
+    multiply(r, op, 1, tile0, tile1);
+    int n = d->weights->tensors[op->u.matmul.weight[0]].matrix.n;
+    int col0 = tile0 * EA_TILE_N, n_cols = EA_MIN(tile1 * EA_TILE_N, n) - col0;
+    size_t row0 = (size_t)ea_cpu_buffer_row0(r, op->u.matmul.in);
+    size_t row1 = row0 + (size_t)ea_cpu_buffer_rows(r, op->u.matmul.in);
+    for (size_t row = row0; row < row1; row++) {
+        ea_silu_mul(out->f32 + row * out->ld + col0, gate->f32 + row * gate->ld + col0,
+                    up->f32 + row * up->ld + col0, n_cols);
+        if (out->q8)
+            ea_acts_quantise_cols(&out->acts, (int)row, col0, n_cols);
+    }
+}
+
+/* ---- stretches ---- */
+
+typedef struct ea_cpu_stretch_kind {
+    int (*n_pieces)(const ea_cpu_step *r, const ea_op *op);
+    void (*piece)(const ea_cpu_step *r, const ea_op *op, int piece);
+} stretch_kind;
+
+static const stretch_kind embed = {embed_pieces, embed_piece}, norm = {norm_pieces, norm_piece},
+                          matmul = {matmul_pieces, matmul_piece},
+                          gate_up = {gate_up_pieces, gate_up_piece},
+                          rope = {ea_cpu_rope_pieces, ea_cpu_rope_piece},
+                          attention = {ea_cpu_attention_pieces, ea_cpu_attention_piece},
+                          attention_quantise = {ea_cpu_attention_quantise_pieces,
+                                                ea_cpu_attention_quantise_piece},
+                          logits = {ea_cpu_logits_pieces, ea_cpu_logits_piece};
+
+/* The norm that wrote an operator's input, if workers do small ones for themselves. */
+static int norm_before(const ea_cpu_device *d, int op, int buffer)
+{
+    const ea_op *ops = d->plan->ops;
+    if (!d->buffers[buffer].private)
+        return -1;
+    while (ops[op].kind != EA_OP_NORM || ops[op].u.norm.out != buffer)
+        op--; /* it has been written: ea_plan_check */
+    return op;
+}
+
+bool ea_cpu_list_stretches(ea_cpu_device *d)
+{
     const ea_plan *plan = d->plan;
-    ea_cpu_step r = {d, worker, &d->workers[worker->index], 0, d->n_rows};
+    d->stretches = ea_calloc(2 * (size_t)plan->n_ops, sizeof *d->stretches);
+    if (!d->stretches)
+        return false;
+    ea_cpu_stretch *s = d->stretches;
     for (int i = 0; i < plan->n_ops; i++) {
         const ea_op *op = &plan->ops[i];
-        if (i == d->last_kv_op + 1) {
-            r.row0 = d->needed_row0;
-            r.row1 = d->needed_row1;
-        }
         switch (op->kind) {
-        case EA_OP_EMBED: op_embed(&r, op); break;
-        case EA_OP_NORM: op_norm(&r, op); break;
+        case EA_OP_EMBED: *s++ = (ea_cpu_stretch){&embed, i, -1}; break;
+        case EA_OP_NORM: *s++ = (ea_cpu_stretch){&norm, i, -1}; break;
         case EA_OP_MATMUL:
-            if (ea_cpu_fuses_silu(plan, i + 1))
-                op_gate_up_silu(&r, op, &plan->ops[++i]);
-            else
-                op_matmul(&r, op);
+            *s++ = (ea_cpu_stretch){ea_cpu_fuses_silu(plan, i + 1) ? &gate_up : &matmul, i,
+                                    norm_before(d, i, op->u.matmul.in)};
             break;
-        case EA_OP_ROPE_KV: ea_cpu_op_rope_kv(&r, op); break;
-        case EA_OP_ATTENTION: ea_cpu_op_attention(&r, op, &plan->ops[i - 1]); break;
-        case EA_OP_SILU_MUL: break; /* fused, see scan_ops */
-        case EA_OP_LOGITS: ea_cpu_op_logits(&r, op); break;
+        case EA_OP_ROPE_KV: *s++ = (ea_cpu_stretch){&rope, i, -1}; break;
+        case EA_OP_ATTENTION:
+            *s++ = (ea_cpu_stretch){&attention, i, -1};
+            *s++ = (ea_cpu_stretch){&attention_quantise, i, -1};
+            break;
+        case EA_OP_SILU_MUL: break; /* in gate_up */
+        case EA_OP_LOGITS:
+            *s++ = (ea_cpu_stretch){&logits, i, norm_before(d, i, op->u.logits.in)};
+            break;
         }
-        if (i > d->last_kv_op && d->n_slots == 0)
-            return; /* its attention wrote K and V: nobody wants more */
     }
+    d->n_stretches = (int)(s - d->stretches);
+    return true;
+}
+
+static ea_cpu_step view(ea_cpu_device *d, int op, ea_cpu_worker *own)
+{
+    if (op > d->last_kv_op)
+        return (ea_cpu_step){d, own, d->needed_row0, d->needed_row1};
+    return (ea_cpu_step){d, own, 0, d->n_rows};
+}
+
+static int count_pieces(void *arg, int stretch)
+{
+    ea_cpu_device *d = arg;
+    const ea_cpu_stretch *s = &d->stretches[stretch];
+    ea_cpu_step r = view(d, s->op, NULL);
+    /* The last attention may still write K and V; if nobody wants more, nothing follows it. */
+    if (s->op > d->last_kv_op + 1 && d->n_slots == 0)
+        return 0;
+    return s->kind->n_pieces(&r, &d->plan->ops[s->op]);
+}
+
+static void run_piece(const ea_worker *worker, void *arg, int stretch, int piece)
+{
+    ea_cpu_device *d = arg;
+    const ea_cpu_stretch *s = &d->stretches[stretch];
+    ea_cpu_step r = view(d, s->op, &d->workers[worker->index]);
+    if (s->norm >= 0)
+        own_norm(&r, s->norm);
+    s->kind->piece(&r, &d->plan->ops[s->op], piece);
+}
+
+void ea_cpu_run(ea_cpu_device *d)
+{
+    ea_pool_run(d->pool, &(ea_pool_work){d->n_stretches, count_pieces, run_piece, d});
 }

@@ -1,16 +1,13 @@
-/* exec.h: what the files that run a step share: one worker's view of it, and how tiles of a matrix
- * are handed out. See exec.c. */
+/* exec.h: what the files that run a step share: the view of it that one piece has, and how tiles of
+ * a matrix are handed out. See exec.c. */
 #ifndef EA_DEVICE_CPU_EXEC_H
 #define EA_DEVICE_CPU_EXEC_H
 
-#include <math.h>
-
 #include "device/cpu/internal.h"
 
-/* One worker's view of the running step. */
+/* The running step as one piece sees it; `own` is NULL while pieces are being counted. */
 typedef struct ea_cpu_step {
     ea_cpu_device *d;
-    const ea_worker *worker;
     ea_cpu_worker *own;
     int row0, row1; /* rows that operators work on: all, or after the last KV write those that are
                        still needed; row0 is a multiple of 4 */
@@ -42,53 +39,22 @@ static inline const float *ea_cpu_vector(const ea_cpu_step *r, int tensor)
     return tensor < 0 ? NULL : r->d->weights->tensors[tensor].vec;
 }
 
-/* How a matmul's tiles are handed out: large pieces first (long runs through memory, activations
- * read once for many tiles), then smaller ones, so that all workers end together. */
-typedef struct ea_cpu_pieces {
-    int n_tiles;
-    int unit;         /* pieces are multiples of it: 2 where columns are used by whole 32-blocks */
-    int least, most;  /* tiles of a piece */
-    int index, first; /* the walk so far: piece `index` begins at tile `first` */
-} ea_cpu_pieces;
-
-/* The smallest piece is about 5 us of work, so that claims cost nothing; 10 bytes of weights and 60
- * multiply-adds a nanosecond are the right order of magnitude on any machine. */
-static inline ea_cpu_pieces ea_cpu_cut_pieces(const ea_matrix *m, int n_rows, int n_tiles, int unit,
-                                              int most)
-{
-    double read_ns = (double)m->tile_bytes / 10.0;
-    double compute_ns = (double)n_rows * EA_TILE_N * m->k / 60.0;
-    double least = 5000.0 / EA_MAX(read_ns, compute_ns);
-    int units = (int)fmin(fmax(least, 1.0), n_tiles) / unit;
-    return (ea_cpu_pieces){
-        .n_tiles = n_tiles, .unit = unit, .least = EA_MAX(units, 1) * unit, .most = most};
-}
-
-static inline int ea_cpu_piece_size(const ea_cpu_step *r, const ea_cpu_pieces *p)
-{
-    int fair = (p->n_tiles - p->first) / (2 * r->worker->n * p->unit) * p->unit;
-    return EA_MIN(EA_MAX(fair, p->least), p->most);
-}
-
-/* Claim the next piece: tiles *tile0 .. *tile1 - 1. Pieces are the same for all workers, since each
- * walks the same sequence up to the index that it claimed. */
-static inline bool ea_cpu_claim_piece(const ea_cpu_step *r, ea_cpu_pieces *p, int *tile0,
-                                      int *tile1)
-{
-    int index = ea_pool_claim(r->worker, 1);
-    for (; p->index < index && p->first < p->n_tiles; p->index++)
-        p->first += ea_cpu_piece_size(r, p);
-    if (p->first >= p->n_tiles)
-        return false;
-    *tile0 = p->first;
-    *tile1 = EA_MIN(p->first + ea_cpu_piece_size(r, p), p->n_tiles);
-    return true;
-}
+/* Cut a product's tiles into pieces, in d->cut; returns how many. Large ones come first (long runs
+ * through memory, activations read once for many tiles), then smaller ones, so that all workers end
+ * together. Pieces are multiples of `unit` tiles, of at most `most`. */
+int ea_cpu_cut_pieces(ea_cpu_device *d, const ea_matrix *m, int n_rows, int n_tiles, int unit,
+                      int most);
 
 /* attention.c */
-void ea_cpu_op_rope_kv(const ea_cpu_step *r, const ea_op *op);
-void ea_cpu_op_attention(const ea_cpu_step *r, const ea_op *op, const ea_op *rope);
+int ea_cpu_rope_pieces(const ea_cpu_step *r, const ea_op *op);
+void ea_cpu_rope_piece(const ea_cpu_step *r, const ea_op *op, int piece);
+int ea_cpu_attention_pieces(const ea_cpu_step *r, const ea_op *op);
+void ea_cpu_attention_piece(const ea_cpu_step *r, const ea_op *op, int piece);
+/* The quantisation of its output, where pieces could not do it. */
+int ea_cpu_attention_quantise_pieces(const ea_cpu_step *r, const ea_op *op);
+void ea_cpu_attention_quantise_piece(const ea_cpu_step *r, const ea_op *op, int piece);
 /* logits.c */
-void ea_cpu_op_logits(const ea_cpu_step *r, const ea_op *op);
+int ea_cpu_logits_pieces(const ea_cpu_step *r, const ea_op *op);
+void ea_cpu_logits_piece(const ea_cpu_step *r, const ea_op *op, int piece);
 
 #endif

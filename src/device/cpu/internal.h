@@ -34,8 +34,8 @@ void ea_cpu_tensor_row(const ea_cpu_tensor *t, int i, int k, float *out);
 /* ---- device.c: the step's state ---- */
 
 /* Steps of at most this many rows normalise them in every worker, each for itself. A row of 576
- * floats takes 0.45 us to normalise and quantise (AVX-512), a barrier 0.2 us at its best, but many
- * times that beside a busy neighbour. */
+ * floats takes 0.45 us to normalise and quantise (AVX-512), a stretch of its own 0.2 us at its
+ * best, but many times that beside a busy neighbour. */
 enum { EA_CPU_PRIVATE_ROWS = 4 };
 
 /* Most columns of the vocabulary that a worker takes at once. */
@@ -60,7 +60,8 @@ typedef struct ea_cpu_best {
 
 /* What belongs to one worker; only that worker touches it inside a run. */
 typedef struct ea_cpu_worker {
-    ea_acts *acts; /* [n_buffers], those with `private` */
+    ea_acts *acts;     /* [n_buffers], those with `private` */
+    uint64_t *norm_of; /* [n_buffers]: which norm of which step they hold, see exec.c */
     void *attn_scratch;
     float *attn_wide;  /* a piece's queries, turned and padded, and outputs of padded heads */
     float *logits;     /* logits of one chunk of the vocabulary, rows that want only the argmax */
@@ -86,6 +87,13 @@ typedef struct ea_cpu_group {
     ea_cpu_attn_plan attn;
 } ea_cpu_group;
 
+/* What the pool calls a stretch: an operator, or a part of one. */
+typedef struct ea_cpu_stretch {
+    const struct ea_cpu_stretch_kind *kind; /* exec.c */
+    int op;                                 /* of the plan */
+    int norm; /* operator that writes its input, where workers may do that for themselves; or -1 */
+} ea_cpu_stretch;
+
 typedef struct ea_cpu_device {
     ea_device base;
     const ea_cpu_weights *weights;
@@ -95,6 +103,8 @@ typedef struct ea_cpu_device {
     ea_cpu_group *groups;
     ea_cpu_worker *workers;
     int n_workers;
+    ea_cpu_stretch *stretches;
+    int n_stretches;
 
     uint8_t *memory; /* everything that a step writes but KV and logits */
     size_t memory_bytes;
@@ -107,6 +117,7 @@ typedef struct ea_cpu_device {
     size_t logits_bytes;
 
     /* The running step: written by the engine thread before the workers start. */
+    uint64_t n_steps; /* so far, this one included */
     ea_row *rows;
     const ea_seq *seqs;
     int n_rows;
@@ -120,10 +131,15 @@ typedef struct ea_cpu_device {
      * as matmul likes it) those that want the argmax only; -1 in the gap. */
     int32_t *slot_row; /* [max_slots] */
     int n_slots, n_logit_rows, argmax_slot0;
+
+    int32_t *cut; /* the open stretch's product: its pieces' first tiles, and the end of the last */
 } ea_cpu_device;
 
-/* exec.c: what every worker runs. arg: the device. */
-void ea_cpu_run(const ea_worker *worker, void *arg);
+/* exec.c */
+/* The device's stretches, from its plan and buffers; false if out of memory. */
+bool ea_cpu_list_stretches(ea_cpu_device *d);
+/* Run the step that the device holds. */
+void ea_cpu_run(ea_cpu_device *d);
 
 /* Is operator i the SILU_MUL over the outputs of operator i - 1? They run as one. */
 bool ea_cpu_fuses_silu(const ea_plan *plan, int i);

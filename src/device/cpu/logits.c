@@ -12,8 +12,8 @@ static void update_best(ea_cpu_best *best, const float *logits, int token0, int 
 
 /* One piece of the vocabulary for the slots slot0 .. slot1-1: its logits to out (column token0
  * first), best per slot. */
-static void logits_piece(const ea_cpu_step *r, const ea_op *op, int tile0, int tile1, int slot0,
-                         int slot1, float *out, size_t ld)
+static void multiply(const ea_cpu_step *r, const ea_op *op, int tile0, int tile1, int slot0,
+                     int slot1, float *out, size_t ld)
 {
     const ea_matrix *m = &r->d->weights->tensors[op->u.logits.weight].matrix;
     int token0 = tile0 * EA_TILE_N;
@@ -34,20 +34,21 @@ static void logits_piece(const ea_cpu_step *r, const ea_op *op, int tile0, int t
         update_best(&r->own->best[slot], out + (size_t)(slot - slot0) * ld, token0, part.n);
 }
 
-void ea_cpu_op_logits(const ea_cpu_step *r, const ea_op *op)
+int ea_cpu_logits_pieces(const ea_cpu_step *r, const ea_op *op)
+{
+    const ea_matrix *m = &r->d->weights->tensors[op->u.logits.weight].matrix;
+    return ea_cpu_cut_pieces(r->d, m, r->d->n_slots, m->n_tiles, 1, EA_CPU_LOGIT_COLS / EA_TILE_N);
+}
+
+void ea_cpu_logits_piece(const ea_cpu_step *r, const ea_op *op, int piece)
 {
     const ea_cpu_device *d = r->d;
     const ea_matrix *m = &d->weights->tensors[op->u.logits.weight].matrix;
-    int tile0, tile1;
-    ea_cpu_pieces p =
-        ea_cpu_cut_pieces(m, d->n_slots, m->n_tiles, 1, EA_CPU_LOGIT_COLS / EA_TILE_N);
-    while (ea_cpu_claim_piece(r, &p, &tile0, &tile1)) {
-        if (d->n_logit_rows > 0)
-            logits_piece(r, op, tile0, tile1, 0, d->n_logit_rows,
-                         d->logits + (size_t)tile0 * EA_TILE_N, (size_t)m->n);
-        if (d->n_slots > d->argmax_slot0)
-            logits_piece(r, op, tile0, tile1, d->argmax_slot0, d->n_slots, r->own->logits,
-                         EA_CPU_LOGIT_COLS);
-    }
-    ea_pool_barrier(r->worker);
+    int tile0 = d->cut[piece], tile1 = d->cut[piece + 1];
+    if (d->n_logit_rows > 0)
+        multiply(r, op, tile0, tile1, 0, d->n_logit_rows, d->logits + (size_t)tile0 * EA_TILE_N,
+                 (size_t)m->n);
+    if (d->n_slots > d->argmax_slot0)
+        multiply(r, op, tile0, tile1, d->argmax_slot0, d->n_slots, r->own->logits,
+                 EA_CPU_LOGIT_COLS);
 }

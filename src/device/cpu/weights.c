@@ -180,13 +180,18 @@ static void make_jobs(loading *l)
     }
 }
 
-/* The job of an item; *at: where the last search ended, items being asked for in ascending order.
- */
-static const job *find_job(const loading *l, int *at, int item)
+/* The job of an item: the last one that begins at or before it. */
+static const job *find_job(const loading *l, int item)
 {
-    while (item >= l->jobs[*at].item0 + l->jobs[*at].n_items)
-        ++*at;
-    return &l->jobs[*at];
+    int low = 0, high = l->n_jobs;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (l->jobs[middle].item0 <= item)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &l->jobs[low];
 }
 
 /* Bytes from unit `from` on to before unit `to` in the file: the last tile may be of fewer rows. */
@@ -254,11 +259,11 @@ static ea_status fill_item(loading *l, const job *j, int item, uint8_t *slab, ea
     return EA_OK;
 }
 
-static void prefetch_item(const loading *l, int *at, int item)
+static void prefetch_item(const loading *l, int item)
 {
     if (item >= l->n_items)
         return;
-    const job *j = find_job(l, at, item);
+    const job *j = find_job(l, item);
     int first = (item - j->item0) * j->per_item, end = EA_MIN(first + j->per_item, j->n);
     ea_gguf_tensor_prefetch(l->w->plan->gguf, j->t->src, (size_t)first * j->unit_src,
                             src_bytes(j, first, end));
@@ -293,33 +298,42 @@ static void do_aside(loading *l)
         stop(l, l->aside_status, &l->aside_err);
 }
 
-static void fill_worker(const ea_worker *worker, void *arg)
+/* The work aside is the first piece, where there is any; then come the items. */
+static int fill_pieces(void *arg, int stretch)
+{
+    const loading *l = arg;
+    (void)stretch;
+    return (l->params->aside != NULL) + l->n_items;
+}
+
+static void fill_piece(const ea_worker *worker, void *arg, int stretch, int piece)
 {
     loading *l = arg;
-    uint8_t *slab = l->slabs + (size_t)worker->index * l->slab_bytes;
-    int at = 0, ahead = 0, item;
-    if (worker->index == worker->n - 1 && l->params->aside)
+    int item = piece - (l->params->aside != NULL);
+    (void)stretch;
+    if (atomic_load_explicit(&l->stop, memory_order_relaxed))
+        return;
+    if (item < 0) {
         do_aside(l);
-    while (!atomic_load_explicit(&l->stop, memory_order_relaxed) &&
-           (item = ea_pool_claim(worker, 1)) < l->n_items) {
-        ea_error err = {0};
-        prefetch_item(l, &ahead, item + READ_AHEAD);
-        ea_status status = fill_item(l, find_job(l, &at, item), item, slab, &err);
-        if (status != EA_OK)
-            stop(l, status, &err);
-        else if (worker->index == 0)
-            report(l);
+        return;
     }
+    ea_error err = {0};
+    prefetch_item(l, item + READ_AHEAD);
+    ea_status status = fill_item(l, find_job(l, item), item,
+                                 l->slabs + (size_t)worker->index * l->slab_bytes, &err);
+    if (status != EA_OK)
+        stop(l, status, &err);
+    else if (worker->index == 0)
+        report(l);
 }
 
 /* Run the jobs. The failure of the work aside is told first: whether another came before it is a
  * matter of timing. */
 static ea_status run(loading *l, ea_pool *pool, ea_error *err)
 {
-    int ahead = 0;
     for (int i = 0; i < READ_AHEAD; i++)
-        prefetch_item(l, &ahead, i);
-    ea_pool_run(pool, fill_worker, l);
+        prefetch_item(l, i);
+    ea_pool_run(pool, &(ea_pool_work){1, fill_pieces, fill_piece, l});
     if (l->aside_status == EA_OK && !atomic_load_explicit(&l->stop, memory_order_relaxed))
         report(l); /* the last item may have been another worker's */
     if (l->aside_status != EA_OK)
