@@ -3,7 +3,7 @@
 #ifndef EA_CLI_BENCH_H
 #define EA_CLI_BENCH_H
 
-#include "cli/cli.h"
+#include "cli/records.h"
 
 typedef struct ea_bench {
     const ea_options *o;
@@ -14,14 +14,21 @@ typedef struct ea_bench {
     uint64_t random; /* state of the prompt generator */
     ea_waiter waiter;
     int n_open; /* requests not done; guarded by the waiter */
+    ea_records records;
 } ea_bench;
 
-/* The part of a batched test in which all sequences are decoding. Engine thread only, until all
- * requests are done. */
+struct ea_bench_request;
+
+/* The part of a batched test in which all sequences are decoding: until each has generated n_each
+ * tokens, or, where stamps is given, until n_steps + 1 steps have ended. Engine thread only, until
+ * all requests are done. */
 typedef struct ea_bench_window {
     int n_waiting; /* sequences without a token yet */
     int n_each;    /* tokens that each is to generate inside */
     uint64_t start, end;
+    uint64_t *stamps; /* room for n_steps + 1: when the marker got its tokens; or NULL */
+    int n_steps, n_stamps;
+    const struct ea_bench_request *marker; /* the last sequence to begin */
 } ea_bench_window;
 
 /* One request's clock; nanoseconds of ea_now_ns, 0 while unknown. */
@@ -55,16 +62,20 @@ typedef struct ea_bench_row {
     double *ts;   /* tokens per second of each, owned */
 } ea_bench_row;
 
-/* A result of the llama-batched-bench kind. */
+/* A result of the llama-batched-bench kind: n_samples of each, in seconds and tokens a second. */
 typedef struct ea_batched_row {
-    int pp, tg, pl, n_kv_max, n_batch, n_threads;
-    double t_pp, speed_pp, t_tg, speed_tg; /* seconds, tokens per second */
+    int pp, tg, pl, n_kv_max, n_batch, n_threads, n_samples;
+    double *t_pp, *speed_pp, *t_tg, *speed_tg, *t, *speed;
 } ea_batched_row;
 
-void ea_bench_print_head(const ea_bench *b, bool batched);
-void ea_bench_print_row(const ea_bench *b, const ea_bench_row *row, bool is_first);
-void ea_bench_print_batched(const ea_bench *b, const ea_batched_row *row, bool is_first);
-void ea_bench_print_tail(const ea_bench *b);
+void ea_bench_print_head(ea_bench *b);
+void ea_bench_print_row(ea_bench *b, const ea_bench_row *row);
+void ea_bench_print_batched_head(ea_bench *b, int n_samples);
+void ea_bench_print_batched(ea_bench *b, const ea_batched_row *row);
+void ea_bench_print_tail(ea_bench *b);
+
+/* What all commands that measure a model do first and last: load it, run `run`, free it. */
+int ea_bench_main(const ea_options *o, int (*run)(ea_bench *b));
 
 /* bench_batched.c: all tests of --npp, --ntg, --npl. An exit status. */
 int ea_bench_batched(ea_bench *b);

@@ -60,7 +60,8 @@ static int run_decode(ea_bench *b, const ea_batched_row *row, const int32_t *tok
     return EA_CLI_DONE;
 }
 
-static int run_test(ea_bench *b, ea_batched_row *row)
+/* Fill sample i. */
+static int run_test(ea_bench *b, ea_batched_row *row, int i)
 {
     size_t stride = (size_t)row->pp + 1; /* the prompt and one new token to start decoding from */
     int32_t *tokens = ea_calloc((size_t)row->pl * stride, sizeof *tokens);
@@ -71,10 +72,12 @@ static int run_test(ea_bench *b, ea_batched_row *row)
         goto done;
     }
     ea_bench_fill(b, tokens, (size_t)row->pl * stride);
-    result = run_prompts(b, row, tokens, stride, requests, &row->t_pp);
+    result = run_prompts(b, row, tokens, stride, requests, &row->t_pp[i]);
     if (result == EA_CLI_DONE)
-        result = run_decode(b, row, tokens, stride, requests, &row->t_tg, &row->speed_tg);
-    row->speed_pp = row->t_pp > 0 ? (double)row->pl * row->pp / row->t_pp : 0;
+        result = run_decode(b, row, tokens, stride, requests, &row->t_tg[i], &row->speed_tg[i]);
+    row->speed_pp[i] = row->t_pp[i] > 0 ? (double)row->pl * row->pp / row->t_pp[i] : 0;
+    row->t[i] = row->t_pp[i] + row->t_tg[i];
+    row->speed[i] = row->t[i] > 0 ? (double)row->pl * (row->pp + row->tg) / row->t[i] : 0;
 done:
     ea_free(tokens);
     ea_free(requests);
@@ -89,27 +92,50 @@ static int largest(const ea_option_value *list)
     return max;
 }
 
-/* All tests on the engine that is open. */
-static int run_tests(ea_bench *b, int n_kv_max, bool *is_first)
+/* Once, unless asked for more: what llama-batched-bench does. */
+static int repetitions(const ea_bench *b)
+{
+    bool given = b->o->values[EA_OPT_REPETITIONS].source > EA_FROM_DEFAULT;
+    return given ? (int)ea_opt_int(b->o, EA_OPT_REPETITIONS) : 1;
+}
+
+/* All repetitions of one test; row's samples have room for them. */
+static int run_repeated(ea_bench *b, ea_batched_row *row)
+{
+    int result = EA_CLI_DONE;
+    for (int i = 0; i < row->n_samples && result == EA_CLI_DONE; i++)
+        result = run_test(b, row, i);
+    return result;
+}
+
+/* All tests on the engine that is open. samples: room for six times the repetitions. */
+static int run_tests(ea_bench *b, int n_kv_max, double *samples)
 {
     const ea_option_value *npp = ea_opt_list(b->o, EA_OPT_NPP),
                           *ntg = ea_opt_list(b->o, EA_OPT_NTG),
                           *npl = ea_opt_list(b->o, EA_OPT_NPL);
-    ea_batched_row warmup = {.pp = 16, .tg = 4, .pl = 1};
-    int result = ea_opt_flag(b->o, EA_OPT_NO_WARMUP) ? EA_CLI_DONE : run_test(b, &warmup);
+    int n = repetitions(b);
+    const ea_batched_row base = {.n_kv_max = n_kv_max,
+                                 .n_batch = b->n_batch,
+                                 .n_threads = b->n_threads,
+                                 .n_samples = n,
+                                 .t_pp = samples,
+                                 .speed_pp = samples + n,
+                                 .t_tg = samples + 2 * n,
+                                 .speed_tg = samples + 3 * n,
+                                 .t = samples + 4 * n,
+                                 .speed = samples + 5 * n};
+    ea_batched_row warmup = base;
+    warmup.pp = 16, warmup.tg = 4, warmup.pl = 1;
+    int result = ea_opt_flag(b->o, EA_OPT_NO_WARMUP) ? EA_CLI_DONE : run_test(b, &warmup, 0);
     for (size_t i = 0; i < npp->n; i++)
         for (size_t j = 0; j < ntg->n; j++)
             for (size_t k = 0; k < npl->n && result == EA_CLI_DONE; k++) {
-                ea_batched_row row = {.pp = npp->ints[i],
-                                      .tg = ntg->ints[j],
-                                      .pl = npl->ints[k],
-                                      .n_kv_max = n_kv_max,
-                                      .n_batch = b->n_batch,
-                                      .n_threads = b->n_threads};
-                result = run_test(b, &row);
+                ea_batched_row row = base;
+                row.pp = npp->ints[i], row.tg = ntg->ints[j], row.pl = npl->ints[k];
+                result = run_repeated(b, &row);
                 if (result == EA_CLI_DONE)
-                    ea_bench_print_batched(b, &row, *is_first);
-                *is_first = false;
+                    ea_bench_print_batched(b, &row);
             }
     return result;
 }
@@ -131,16 +157,19 @@ int ea_bench_batched(ea_bench *b)
         return ea_cli_error(b->o, EA_CLI_USAGE,
                             "--npl %d sequences of %d tokens are more than %d tokens", pl, need,
                             EA_MAX_CTX);
-    bool is_first = true;
     int result = EA_CLI_DONE;
-    ea_bench_print_head(b, true);
+    double *samples = ea_calloc((size_t)repetitions(b), 6 * sizeof *samples);
+    if (!samples)
+        return ea_cli_error(b->o, EA_CLI_FAILED, "out of memory");
+    ea_bench_print_batched_head(b, repetitions(b));
     for (size_t i = 0; i < threads->n; i++)
         for (size_t j = 0; j < batches->n && result == EA_CLI_DONE; j++) {
             result = ea_bench_open(b, threads->ints[i], batches->ints[j], pl, need, (int)n_pool);
             if (result == EA_CLI_DONE)
-                result = run_tests(b, (int)n_pool, &is_first);
+                result = run_tests(b, (int)n_pool, samples);
             ea_bench_close(b);
         }
     ea_bench_print_tail(b);
+    ea_free(samples);
     return result;
 }

@@ -12,8 +12,8 @@
 enum { EA_CLI_DONE = 0, EA_CLI_FAILED = 1, EA_CLI_USAGE = 2 };
 
 typedef struct ea_cli_command {
-    const char *name;
-    int n_operands; /* words that are no options, 0 or 1 */
+    const char *name; /* one word, or two: "bench step" */
+    int n_operands;   /* most words that are no options */
     const char *usage, *summary, *about, *example;
     unsigned bit; /* its bit in ea_option.commands */
     int (*run)(const ea_options *o);
@@ -22,11 +22,15 @@ typedef struct ea_cli_command {
 extern const ea_cli_command ea_cli_commands[];
 extern const size_t ea_cli_n_commands;
 const ea_cli_command *ea_cli_command_find(const char *name); /* NULL if there is none */
+/* The second word of a command that `of` is the first word of, or NULL: "step", "bench". */
+const char *ea_cli_command_second(const ea_cli_command *command, const char *of);
 
 /* One a file: cmd_run.c, ... Each returns an exit status and has printed what went wrong. */
 int ea_cli_run(const ea_options *o);
 int ea_cli_serve(const ea_options *o);
 int ea_cli_bench(const ea_options *o);
+int ea_cli_bench_kernels(const ea_options *o);
+int ea_cli_bench_step(const ea_options *o);
 int ea_cli_tokenize(const ea_options *o);
 int ea_cli_perplexity(const ea_options *o);
 int ea_cli_doctor(const ea_options *o);

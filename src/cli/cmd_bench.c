@@ -15,13 +15,21 @@
 
 /* ---- requests ---- */
 
-/* A token inside a batched test; false once this sequence has all of its own. */
+/* A token inside a window; false once this sequence is to generate no more. */
 static bool count_token(ea_bench_request *r, uint64_t now)
 {
     ea_bench_window *w = r->window;
-    if (!r->first && --w->n_waiting == 0)
+    bool is_first = !r->first;
+    if (is_first && --w->n_waiting == 0) {
         w->start = now;
-    else if (w->n_waiting == 0) {
+        w->marker = r;
+    }
+    if (w->stamps) {
+        if (r == w->marker && w->n_stamps <= w->n_steps)
+            w->stamps[w->n_stamps++] = now;
+        return w->n_stamps <= w->n_steps;
+    }
+    if (!is_first && w->n_waiting == 0) {
         r->n_counted++;
         w->end = now;
     }
@@ -258,7 +266,7 @@ static int run_test(ea_bench *b, const test *t, int depth, ea_bench_row *row)
     return result;
 }
 
-static int run_tests(ea_bench *b, const test_list *list, bool *is_first)
+static int run_tests(ea_bench *b, const test_list *list)
 {
     const ea_option_value *depths = ea_opt_list(b->o, EA_OPT_N_DEPTH);
     int n = (int)ea_opt_int(b->o, EA_OPT_REPETITIONS), result = EA_CLI_DONE;
@@ -277,8 +285,7 @@ static int run_tests(ea_bench *b, const test_list *list, bool *is_first)
                                 .ts = ts};
             result = run_test(b, &list->items[j], depths->ints[i], &row);
             if (result == EA_CLI_DONE)
-                ea_bench_print_row(b, &row, *is_first);
-            *is_first = false;
+                ea_bench_print_row(b, &row);
         }
     ea_free(ns);
     ea_free(ts);
@@ -292,7 +299,6 @@ static int run_all(ea_bench *b)
                           *batches = ea_opt_list(b->o, EA_OPT_BATCH_LIST),
                           *depths = ea_opt_list(b->o, EA_OPT_N_DEPTH);
     test_list list = {0};
-    bool is_first = true;
     int64_t need = 0;
     int result = list_tests(b, &list);
     for (size_t i = 0; i < depths->n; i++)
@@ -306,13 +312,13 @@ static int run_all(ea_bench *b)
         result = ea_cli_error(b->o, EA_CLI_USAGE, "tests of %lld tokens are longer than %d",
                               (long long)need, EA_MAX_CTX / 2);
     if (result == EA_CLI_DONE)
-        ea_bench_print_head(b, false);
+        ea_bench_print_head(b);
     for (size_t i = 0; i < threads->n; i++)
         for (size_t j = 0; j < batches->n && result == EA_CLI_DONE; j++) {
             result =
                 ea_bench_open(b, threads->ints[i], batches->ints[j], 1, (int)need, (int)n_pool);
             if (result == EA_CLI_DONE)
-                result = run_tests(b, &list, &is_first);
+                result = run_tests(b, &list);
             ea_bench_close(b);
         }
     if (result == EA_CLI_DONE)
@@ -321,13 +327,11 @@ static int run_all(ea_bench *b)
     return result;
 }
 
-int ea_cli_bench(const ea_options *o)
+int ea_bench_main(const ea_options *o, int (*run)(ea_bench *b))
 {
     ea_model *model = NULL;
     ea_bench b = {.o = o};
     int64_t seed = ea_opt_int(o, EA_OPT_SEED);
-    bool batched = ea_opt_list(o, EA_OPT_NPP)->n || ea_opt_list(o, EA_OPT_NTG)->n ||
-                   ea_opt_list(o, EA_OPT_NPL)->n;
     ea_cli_signals_catch();
     int result = ea_cli_load(o, false, &model);
     if (result != EA_CLI_DONE)
@@ -338,9 +342,16 @@ int ea_cli_bench(const ea_options *o)
     if (!ea_waiter_init(&b.waiter)) {
         result = ea_cli_error(o, EA_CLI_FAILED, "out of memory");
     } else {
-        result = batched ? ea_bench_batched(&b) : run_all(&b);
+        result = run(&b);
         ea_waiter_done(&b.waiter);
     }
     ea_model_destroy(model);
     return result;
+}
+
+int ea_cli_bench(const ea_options *o)
+{
+    bool batched = ea_opt_list(o, EA_OPT_NPP)->n || ea_opt_list(o, EA_OPT_NTG)->n ||
+                   ea_opt_list(o, EA_OPT_NPL)->n;
+    return ea_bench_main(o, batched ? ea_bench_batched : run_all);
 }

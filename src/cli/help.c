@@ -86,7 +86,7 @@ void ea_cli_help_text(ea_buf *out)
                      "One engine for many local agents: a real model, served to all of them at "
                      "once.\n\ncommands:\n");
     for (size_t i = 0; i < ea_cli_n_commands; i++)
-        ea_buf_printf(out, "  %-12s %s\n", ea_cli_commands[i].name, ea_cli_commands[i].summary);
+        ea_buf_printf(out, "  %-14s %s\n", ea_cli_commands[i].name, ea_cli_commands[i].summary);
     ea_buf_puts(out, "\n");
     wrap(out,
          "edgeagent COMMAND --help tells the options of a command, edgeagent --version the "

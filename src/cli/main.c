@@ -7,6 +7,8 @@
 #define RUN_OF_RUN ea_cli_run
 #define RUN_OF_SERVE ea_cli_serve
 #define RUN_OF_BENCH ea_cli_bench
+#define RUN_OF_BENCH_KERNELS ea_cli_bench_kernels
+#define RUN_OF_BENCH_STEP ea_cli_bench_step
 #define RUN_OF_TOKENIZE ea_cli_tokenize
 #define RUN_OF_PERPLEXITY ea_cli_perplexity
 #define RUN_OF_DOCTOR ea_cli_doctor
@@ -28,6 +30,26 @@ const ea_cli_command *ea_cli_command_find(const char *name)
         if (strcmp(ea_cli_commands[i].name, name) == 0)
             return &ea_cli_commands[i];
     return NULL;
+}
+
+const char *ea_cli_command_second(const ea_cli_command *command, const char *of)
+{
+    size_t n = strlen(of);
+    bool is_part = strncmp(command->name, of, n) == 0 && command->name[n] == ' ';
+    return is_part ? command->name + n + 1 : NULL;
+}
+
+/* The command that the words begin with, the longest; *n_words of them. */
+static const ea_cli_command *read_command(int n, char **words, int *n_words)
+{
+    const char *second;
+    *n_words = 2;
+    for (size_t i = 0; i < ea_cli_n_commands && n >= 2; i++)
+        if ((second = ea_cli_command_second(&ea_cli_commands[i], words[0])) &&
+            strcmp(second, words[1]) == 0)
+            return &ea_cli_commands[i];
+    *n_words = 1;
+    return ea_cli_command_find(words[0]);
 }
 
 static int print_version(void)
@@ -77,14 +99,16 @@ int main(int argc, char **argv)
         return print_version();
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
         return print_help(NULL);
-    const ea_cli_command *command = ea_cli_command_find(argv[1]);
+    int n_words;
+    const ea_cli_command *command = read_command(argc - 1, argv + 1, &n_words);
     if (!command)
         return unknown_command(argv[1]);
 
     ea_options options;
     ea_error err = {0};
     int result;
-    ea_status status = ea_options_parse(&options, command, argc - 2, argv + 2, &err);
+    ea_status status =
+        ea_options_parse(&options, command, argc - 1 - n_words, argv + 1 + n_words, &err);
     if (status != EA_OK)
         result = ea_cli_error(&options, status == EA_EINVAL ? EA_CLI_USAGE : EA_CLI_FAILED, "%s",
                               err.text);

@@ -86,7 +86,8 @@ void ea_option_range(const ea_option *option, char *buf, size_t size)
 
 bool ea_option_in_env(ea_option_id id)
 {
-    return id != EA_OPT_HELP && id != EA_OPT_VERSION;
+    return id != EA_OPT_HELP && id != EA_OPT_VERSION && id != EA_OPT_JSON &&
+           id != EA_OPT_NO_MEASURE;
 }
 
 bool ea_option_in_config(ea_option_id id)
@@ -345,19 +346,37 @@ static ea_status split_word(ea_options *o, const char *word, const char **name, 
     return *name ? EA_OK : ea_fail(err, EA_ENOMEM, "command line: out of memory");
 }
 
+static ea_status add_operand(ea_options *o, const char *word, ea_error *err)
+{
+    ea_buf both = EA_BUF_INIT;
+    if (!o->operand) {
+        o->operand = word;
+        return EA_OK;
+    }
+    ea_buf_printf(&both, "%s %s", o->operand, word);
+    const char *joined = both.failed ? NULL : ea_options_keep(o, both.data, both.n);
+    ea_buf_done(&both);
+    if (!joined)
+        return ea_fail(err, EA_ENOMEM, "command line: out of memory");
+    o->operand = joined;
+    return EA_OK;
+}
+
 static ea_status read_words(ea_options *o, int n, char **words, ea_error *err)
 {
     bool only_operands = false;
+    int n_operands = 0;
     for (int i = 0; i < n; i++) {
         if (!only_operands && strcmp(words[i], "--") == 0) {
             only_operands = true;
             continue;
         }
         if (only_operands || words[i][0] != '-' || !words[i][1]) {
-            if (o->command->n_operands == 0 || o->operand)
+            if (n_operands == o->command->n_operands)
                 return ea_fail(err, EA_EINVAL, "unexpected word '%.100s'; see edgeagent %s --help",
                                words[i], o->command->name);
-            o->operand = words[i];
+            n_operands++;
+            EA_TRY(add_operand(o, words[i], err));
             continue;
         }
         const char *name, *value;
@@ -387,7 +406,7 @@ ea_status ea_options_parse(ea_options *o, const ea_cli_command *command, int n, 
         const ea_option *option = &ea_option_table[id];
         if (!(option->commands & command->bit))
             continue;
-        has_own |= option->commands != ALL;
+        has_own |= option->commands != ALL && ea_option_in_env((ea_option_id)id);
         if (option->fallback[0])
             EA_TRY(ea_option_set(o, (ea_option_id)id, EA_FROM_DEFAULT, option->names,
                                  option->fallback, err));

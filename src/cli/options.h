@@ -50,7 +50,8 @@ bool ea_option_name(const ea_option *option, size_t i, char *buf, size_t size);
 /* "an integer from 0 to 256": what a value must be, for messages and help; "" for texts. */
 void ea_option_range(const ea_option *option, char *buf, size_t size);
 
-/* May it come from the environment and the configuration file (else from the command line only)? */
+/* May it come from the environment and the configuration file (else from the command line only:
+ * doctor's options, since it reports also where the configuration is broken)? */
 bool ea_option_in_env(ea_option_id id);
 bool ea_option_in_config(ea_option_id id);
 
@@ -78,7 +79,7 @@ struct ea_cli_command;
 typedef struct ea_options {
     const struct ea_cli_command *command;
     ea_option_value values[EA_OPT_N];
-    const char *operand; /* the one word that `completion` and `help` take, or NULL */
+    const char *operand; /* the words that `completion` and `help` take, with a blank, or NULL */
     char **owned;        /* texts copied from the configuration file */
     size_t n_owned, cap_owned;
 } ea_options;

@@ -42,7 +42,7 @@ def options_table():
     """Rows of options.def: (id, [names], kind, meta, fallback, {commands}, help)."""
     text = re.sub(r"/\*.*?\*/", "", (SOURCE / "src/cli/options.def").read_text(), flags=re.S)
     rows = []
-    pattern = (r'EA_OPTION\((\w+),\s*"([^"]*)",\s*(\w+),\s*"([^"]*)",\s*[^,]+,\s*[^,]+,\s*"([^"]*)",\s*([A-Z |\n]+?),'
+    pattern = (r'EA_OPTION\((\w+),\s*"([^"]*)",\s*(\w+),\s*"([^"]*)",\s*[^,]+,\s*[^,]+,\s*"([^"]*)",\s*([A-Z_ |\n]+?),'
                r'((?:\s*"(?:[^"\\]|\\.)*")+)\)')
     for id_, names, kind, meta, fallback, commands, help_ in re.findall(pattern, text):
         words = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', help_))
@@ -53,8 +53,8 @@ def options_table():
 
 
 def commands_table():
-    """{id: name} of commands.def."""
-    return dict(re.findall(r'EA_COMMAND\((\w+),\s*"(\w+)",\s*\d', (SOURCE / "src/cli/commands.def").read_text()))
+    """{id: name} of commands.def; a name is one word or two."""
+    return dict(re.findall(r'EA_COMMAND\((\w+),\s*"(\w+(?: \w+)?)",\s*\d', (SOURCE / "src/cli/commands.def").read_text()))
 
 
 class Case(unittest.TestCase):

@@ -6,6 +6,7 @@ import re
 import select
 import signal
 import socket
+import statistics
 import subprocess
 import time
 import unittest
@@ -176,6 +177,28 @@ class Bench(cli.ModelCase):
             for key in ("t_pp", "speed_pp", "t_tg", "speed_tg", "t", "speed"):
                 self.assertGreater(row[key], 0)
             self.assertAlmostEqual(row["speed_tg"] * row["t_tg"], row["pl"] * row["tg"], delta=0.1)
+
+    def test_batched_repeated(self):
+        args = ("bench", *self.model, "-t", "2", "--npp", "20", "--ntg", "6", "--npl", "1,3", "-r", "4")
+        result = cli.run(*args, "-o", "json")
+        self.assert_run(result, 0)
+        rows = json.loads(result.stdout)
+        self.assertEqual([r["pl"] for r in rows], [1, 3])
+        for row in rows:
+            self.assertEqual(row["n_samples"], 4)
+            for name in ("speed_pp", "speed_tg"):
+                samples = row[f"samples_{name}"]
+                self.assertEqual(len(samples), 4)
+                self.assertAlmostEqual(row[name], statistics.mean(samples), delta=0.01)
+                self.assertAlmostEqual(row[f"stddev_{name}"], statistics.stdev(samples), delta=0.01)
+        table = cli.run(*args).stdout.splitlines()
+        self.assertEqual(len(table), 4)
+        self.assertEqual(table[2].count(" ± "), 3)
+
+    def test_batched_runs_once_by_itself(self):
+        result = cli.run("bench", *self.model, "--npp", "20", "--ntg", "6", "--npl", "1", "-o", "json")
+        self.assert_run(result, 0)
+        self.assertEqual([(r["n_samples"], r["stddev_speed_tg"]) for r in json.loads(result.stdout)], [(1, 0)])
 
     def test_batched_needs_all_three(self):
         self.assert_run(cli.run("bench", *self.model, "--npp", "20"), 2, "--npp, --ntg and --npl")

@@ -1,7 +1,13 @@
 """test_options.py: option table, help, environment, configuration file, man page, completion. Needs no model."""
+import json
+import os
+import pathlib
+import re
+import resource
 import shutil
 import subprocess
 import unittest
+import xml.etree.ElementTree
 
 import cli
 
@@ -16,7 +22,7 @@ class Help(cli.Case):
     def test_lists_every_option_of_the_command_and_no_other(self):
         commands = cli.commands_table()
         for id_, name in commands.items():
-            for args in ((name, "--help"), ("help", name)):
+            for args in ((*name.split(), "--help"), ("help", *name.split())):
                 result = cli.run(*args)
                 self.assert_run(result, 0)
                 rows = [("  " + ", ".join(names) + (f" {meta}" if meta else ""), bool(used & {id_, "ALL"}))
@@ -27,7 +33,7 @@ class Help(cli.Case):
 
     def test_fits_the_page(self):
         for name in cli.commands_table().values():
-            long = [x for x in cli.run(name, "--help").stdout.splitlines() if len(x) > 100]
+            long = [x for x in cli.run(*name.split(), "--help").stdout.splitlines() if len(x) > 100]
             self.assertEqual(long, [])
 
     def test_version(self):
@@ -61,6 +67,10 @@ class WrongUsage(cli.Case):
 
     def test_unexpected_word(self):
         self.assert_run(cli.run("run", "hello"), 2, "unexpected word 'hello'")
+        self.assert_run(cli.run("bench", "steps"), 2, "edgeagent bench: unexpected word 'steps'")
+        self.assert_run(cli.run("bench", "step", "kernels"), 2, "edgeagent bench step: unexpected word 'kernels'")
+        self.assert_run(cli.run("help", "bench", "step", "by"), 2, "unexpected word 'by'")
+        self.assert_run(cli.run("help", "bench", "stop"), 2, "there is no command 'bench stop'")
 
     def test_bad_values_name_option_value_and_range(self):
         for args, parts in ((("run", "--temp", "hot"), ("--temp", "'hot'", "a number from 0 to 100")),
@@ -111,13 +121,13 @@ class Sources(cli.Case):
     def test_every_option_has_its_variable(self):
         commands = cli.commands_table()
         for id_, names, kind, *_, used, _ in cli.options_table():
-            if id_ in ("HELP", "VERSION", "CONFIG") or kind in ("TEXT", "FILE", "TEXTS"):
+            if id_ in ("HELP", "VERSION", "CONFIG", "JSON", "NO_MEASURE") or kind in ("TEXT", "FILE", "TEXTS"):
                 continue
             name = next(n for n in names if n.startswith("--"))
             variable = "EDGEAGENT_" + name[2:].replace("-", "_").upper()
             command = "run" if "ALL" in used else commands[sorted(used)[0]]
             with self.subTest(variable=variable):
-                self.assert_run(cli.run(command, env={variable: "?"}), 2, f"{variable}: '?'")
+                self.assert_run(cli.run(*command.split(), env={variable: "?"}), 2, f"{variable}: '?'")
 
     def test_config_file(self):
         result = self.refused(config="# a comment\n\ntop-k = 5\ntemp = hot # why not\n")
@@ -166,7 +176,7 @@ class Generated(cli.Case):
         plain = page.stdout.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "")
         for id_, names, kind, *_ in cli.options_table():
             self.assertIn(".TP\n" + ", ".join(names), plain)
-            if id_ not in ("HELP", "VERSION"):
+            if id_ not in ("HELP", "VERSION", "JSON", "NO_MEASURE"):
                 name = next(n for n in names if n.startswith("--"))
                 self.assertIn(f"EDGEAGENT_{name[2:].replace('-', '_').upper()}.", plain)
         for name in cli.commands_table().values():
@@ -209,6 +219,11 @@ class Generated(cli.Case):
         self.assertEqual(self.complete("bench", "-o", "j"), ["json", "jsonl"])
         self.assertEqual(self.complete("completion", "z"), ["zsh"])
         self.assertEqual(self.complete("serve", "--port", ""), [])
+        self.assertEqual(self.complete("be"), ["bench"])
+        self.assertEqual(self.complete("bench", "ker"), ["kernels"])
+        self.assertEqual(self.complete("bench", "step", "--sv"), ["--svg"])
+        self.assertEqual(self.complete("bench", "kernels", "--sha"), ["--shape"])
+        self.assertEqual(self.complete("bench", "--sv"), [])
         path = self.write("model.gguf", "")
         self.assertEqual(self.complete("run", "-m", path[:-3]), [path])
 
@@ -218,12 +233,154 @@ class Generated(cli.Case):
 
 
 class Doctor(cli.Case):
-    def test_report(self):
-        result = cli.run("doctor", env={"EA_CPU": "ref"})
+    def report(self, *args, env=None):
+        result = cli.run("doctor", "--json", *args, env=env)
         self.assert_run(result, 0)
-        for part in ("processor", "memory", "limits", "kernels"):
-            self.assertIn(part, result.stdout)
+        return json.loads(result.stdout)
+
+    def test_text(self):
+        result = cli.run("doctor", "--no-measure", env={"EA_CPU": "ref"})
+        self.assert_run(result, 0)
+        for part in ("processor", "memory", "limits of the process", "kernels", "measured\n  nothing", "what to fix"):
+            self.assertIn("\n\n" + part + "\n", result.stdout)
         self.assertRegex(result.stdout, r"(?m)^  levels usable +ref$")
+        self.assertRegex(result.stdout, r"(?m)^  matmul Q4_K +ref$")
+        self.assertRegex(result.stdout, r"(?m)^  - EA_CPU=ref masks every instruction-set level above that one")
+
+    def test_measured(self):
+        report = self.report()
+        measured = report["measured"]
+        self.assertEqual(measured["threads"], [1, report["processor"]["default_threads"]])
+        for key in ("read_bytes_s", "int8_macs_s", "f32_macs_s"):
+            self.assertEqual(len(measured[key]), 2)
+            self.assertGreater(min(measured[key]), 0)
+        text = cli.run("doctor")
+        self.assert_run(text, 0)
+        self.assertRegex(text.stdout, r"(?m)^  memory read +[\d.]+ +[\d.]+ +GB/s$")
+
+    def test_mask(self):
+        report = self.report("--no-measure", env={"EA_CPU": "ref"})
+        self.assertIsNone(report["measured"])
+        self.assertEqual([k for k, v in report["processor"]["levels"].items() if v], ["ref"])
+        self.assertEqual({k["level"] for k in report["kernels"]}, {"ref"})
+        self.assertTrue([x for x in report["fix"] if "EA_CPU=ref" in x])
+
+    def test_unknown_mask(self):
+        report = self.report("--no-measure", env={"EA_CPU": "sse9"})
+        self.assertTrue([x for x in report["fix"] if "EA_CPU=sse9 names no level" in x])
+        self.assertEqual(report["processor"]["mask"], "sse9")
+
+    def test_agrees_with_the_system(self):
+        report = self.report("--no-measure")
+        processor = report["processor"]
+        self.assertEqual(processor["logical_allowed"], len(os.sched_getaffinity(0)))
+        self.assertEqual(report["limits"]["open_files"], resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        info = pathlib.Path("/proc/cpuinfo").read_text()
+        flags = re.search(r"(?m)^flags\s*: (.*)$", info)
+        if flags:
+            flags = flags[1].split()
+            for name, present in processor["features"].items():
+                if present != (name in flags):  # Linux hides what it does not let programs use
+                    self.assertTrue(present, name)
+
+    def test_limits_show(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+        result = cli.run("doctor", "--json", "--no-measure", preexec_fn=limit)
+        self.assert_run(result, 0)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["limits"]["open_files"], 200)
+        self.assertTrue([x for x in report["fix"] if "only 200 files" in x])
+
+    def test_works_with_a_broken_configuration(self):
+        env = {"XDG_CONFIG_HOME": str(self.folder), "EDGEAGENT_TEMP": "warm"}
+        (self.folder / "edgeagent").mkdir()
+        (self.folder / "edgeagent" / "config").write_text("nonsense\n")
+        self.assert_run(cli.run("doctor", "--no-measure", env=env), 0)
+
+
+class BenchKernels(cli.Case):
+    few = ("--memory", "8", "--seconds", "0.000001")
+
+    def test_json(self):
+        result = cli.run("bench", "kernels", *self.few, "-f", "q4_K,F32", "-f", "Q8_0", "--rows", "1,3", "--shape",
+                         "48x512,16x256", "-t", "1,2", "-o", "json")
+        self.assert_run(result, 0)
+        rows = json.loads(result.stdout)
+        self.assertEqual([(r["n_threads"], r["format"], r["n"], r["k"], r["rows"]) for r in rows],
+                         [(t, f, n, k, r) for t in (1, 2) for f in ("F32", "Q8_0", "Q4_K")
+                          for n, k in ((48, 512), (16, 256)) for r in (1, 3)])
+        for row in rows:
+            for key in ("ms", "gb_s", "gmac_s", "share", "machine_gb_s", "machine_gmac_s"):
+                self.assertGreaterEqual(row[key], 0)
+            self.assertIn(row["bound"], ("memory", "arithmetic"))
+
+    def test_levels(self):
+        result = cli.run("bench", "kernels", *self.few, "-f", "Q4_0", "--rows", "1", "--shape", "16x256", "-l", "all", "-t",
+                         "1", "-o", "jsonl", env={"EA_CPU": "avx2"})
+        self.assert_run(result, 0)
+        levels = [json.loads(line)["level"] for line in result.stdout.splitlines()]
+        self.assertEqual(levels[0], "ref")
+        self.assertLessEqual(set(levels), {"ref", "avx2"})
+        masked = cli.run("bench", "kernels", *self.few, "-f", "Q4_0", "-l", "avx2", env={"EA_CPU": "ref"})
+        self.assert_run(masked, 1, "this machine has none of these kernels")
+
+    def test_table_and_csv(self):
+        args = ("bench", "kernels", *self.few, "-f", "Q4_1", "--rows", "1-2", "--shape", "16x256", "-t", "1", "-o")
+        table = cli.run(*args, "md").stdout.splitlines()
+        self.assertEqual(len(table), 4)
+        self.assertEqual({line.count("|") for line in table}, {11})
+        self.assertEqual({len(line) for line in table}, {len(table[0])})
+        head, first, _ = cli.run(*args, "csv").stdout.splitlines()
+        self.assertEqual(len(head.split(",")), len(re.findall(r'"[^"]*"', first)))
+
+    def test_wrong_values_are_named(self):
+        for args, part in ((("-f", "Q9"), "-f: 'Q9'"), (("-f", "Q4_K,"), "-f: ''"), (("-l", "sse9"), "-l: 'sse9'"),
+                           (("--shape", "16"), "--shape: '16'"), (("--shape", "16x256,0x256"), "--shape: '0x256'"),
+                           (("--rows", "0"), "--rows: '0'"), (("--rows", "513"), "--rows: '513'"),
+                           (("-f", "Q4_K", "--shape", "16x32"), "k: 32"), (("--memory", "1"), "n_bytes")):
+            with self.subTest(args=args):
+                self.assert_run(cli.run("bench", "kernels", *self.few, *args), 2, part)
+
+
+class BenchStep(cli.Case):
+    model = ("--synthetic", "layers=2,embd=64,ff=128,heads=4,kv=2,vocab=300:Q8_0")
+
+    def test_json(self):
+        result = cli.run("bench", "step", *self.model, "--rows", "5,1-3,2", "-d", "40", "-r", "3", "-t", "2", "-o", "json")
+        self.assert_run(result, 0)
+        rows = json.loads(result.stdout)
+        self.assertEqual([r["rows"] for r in rows], [1, 2, 3, 5])
+        for row in rows:
+            self.assertEqual((row["n_threads"], row["n_depth"], row["n_steps"]), (2, 40, 3))
+            self.assertGreaterEqual(row["ms"], row["least_ms"])
+            self.assertGreater(row["least_ms"], 0)
+            self.assertAlmostEqual(row["ratio"], row["ms"] / rows[0]["ms"], delta=0.02 * row["ratio"])
+            self.assertAlmostEqual(row["tokens_s"] * row["ms"], 1000 * row["rows"], delta=20 * row["rows"])
+
+    def test_picture(self):
+        path = self.folder / "step.svg"
+        result = cli.run("bench", "step", *self.model, "--rows", "1,2,4", "-r", "2", "-t", "1", "--svg", str(path))
+        self.assert_run(result, 0)
+        self.assertEqual(len(result.stdout.splitlines()), 5)
+        root = xml.etree.ElementTree.parse(path).getroot()
+        svg = "{http://www.w3.org/2000/svg}"
+        self.assertEqual(root.tag, svg + "svg")
+        self.assertEqual(len(root.findall(svg + "circle")), 2 * 3)
+        texts = [x.text for x in root.findall(svg + "text")]
+        self.assertTrue([x for x in texts if "one step of n sequences" in x])
+        self.assertTrue([x for x in texts if "1 thread;" in x])
+
+    def test_picture_that_cannot_be_written(self):
+        result = cli.run("bench", "step", *self.model, "--rows", "1", "-r", "1", "--svg", "/nonexistent/step.svg")
+        self.assert_run(result, 1, "--svg", "/nonexistent/step.svg")
+
+    def test_no_model(self):
+        self.assert_run(cli.run("bench", "step"), 2, "edgeagent bench step: no model")
+
+    def test_too_much(self):
+        self.assert_run(cli.run("bench", "step", *self.model, "--rows", "256", "-d", "16000000"), 2, "256 sequences")
 
 
 if __name__ == "__main__":
