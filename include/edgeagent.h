@@ -116,6 +116,11 @@ EA_API const char *ea_model_synthetic_shapes(void);
 
 EA_API void ea_model_destroy(ea_model *model); /* NULL is fine */
 
+/* Block until the model's work in the background is done. On machines that are slow to hand out
+ * huge pages, weights are loaded into small ones, which are joined afterwards: for the first minute
+ * a model is a tenth slower. For benchmarks; nothing else needs to wait. */
+EA_API void ea_model_settle(const ea_model *model);
+
 typedef struct ea_model_info {
     const char *path;  /* as given */
     const char *arch;  /* general.architecture */

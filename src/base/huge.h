@@ -18,10 +18,15 @@ bool ea_huge_touch_is_dear(uint8_t *at);
 void ea_huge_refuse(void *ptr, size_t n_bytes);
 
 /* Start a thread that puts the small pages of this range together, while others read and write it.
- * It sleeps as long as it works. The range must stay until _end, which may come at any time. NULL
- * where the system cannot (Linux before 6.1) or has no thread: then the pages stay as they are. */
+ * The range must stay until _end, which may come at any time. NULL where the system cannot (Linux
+ * before 6.1) or has no thread: then the pages stay as they are. All of these take a NULL join. */
 typedef struct ea_huge_join ea_huge_join;
 ea_huge_join *ea_huge_join_begin(void *ptr, size_t n_bytes);
-void ea_huge_join_end(ea_huge_join *join); /* NULL is fine */
+void ea_huge_join_end(ea_huge_join *join);
+/* Somebody needs the processors and the memory now: for a while it works at a tenth of its speed.
+ * Cheap enough for every step of an engine. */
+void ea_huge_join_give_way(ea_huge_join *join);
+/* Until it has seen all of the range. */
+void ea_huge_join_wait(ea_huge_join *join);
 
 #endif

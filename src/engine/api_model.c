@@ -195,6 +195,12 @@ const char *ea_model_synthetic_shapes(void)
     return ea_synthetic_shapes();
 }
 
+void ea_model_settle(const ea_model *m)
+{
+    if (m->weights)
+        ea_cpu_weights_settle(m->weights);
+}
+
 void ea_model_destroy(ea_model *m)
 {
     if (!m)

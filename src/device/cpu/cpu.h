@@ -15,8 +15,8 @@ typedef struct ea_cpu_weights_params {
     /* 0..1 from the calling thread; false stops (EA_ECANCELLED). May be NULL. */
     bool (*progress)(void *user, double fraction);
     void *progress_user;
-    /* Other work to be done meanwhile, once, on one of the threads (with several: not the
-     * caller's). Its failure is that of create, before any other. May be NULL. */
+    /* Other work to be done meanwhile, once, on one of the threads. Its failure is that of create,
+     * before any other. May be NULL. */
     ea_status (*aside)(void *user, ea_error *err);
     void *aside_user;
 } ea_cpu_weights_params;
@@ -29,6 +29,8 @@ typedef struct ea_cpu_weights_params {
 ea_status ea_cpu_weights_create(const ea_plan *plan, const ea_cpu_weights_params *params,
                                 ea_cpu_weights **out, ea_error *err) EA_MUST_CHECK;
 void ea_cpu_weights_destroy(ea_cpu_weights *w);
+/* Wait until no thread of the weights' own is at work in the background: see ea_model_settle. */
+void ea_cpu_weights_settle(const ea_cpu_weights *w);
 /* Bytes of memory of all weights. */
 size_t ea_cpu_weights_bytes(const ea_cpu_weights *w);
 

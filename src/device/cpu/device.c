@@ -440,6 +440,7 @@ static ea_status step(ea_device *dev, ea_batch *batch, ea_error *err)
     d->seqs = batch->seqs;
     d->n_rows = batch->n_rows;
     d->n_steps++;
+    ea_huge_join_give_way(d->weights->join);
     make_spans(d, batch);
     for (int i = 0; i < d->plan->n_groups; i++)
         ea_cpu_attn_plan_step(d, i);

@@ -412,6 +412,11 @@ fail:
     return status;
 }
 
+void ea_cpu_weights_settle(const ea_cpu_weights *w)
+{
+    ea_huge_join_wait(w->join);
+}
+
 void ea_cpu_weights_destroy(ea_cpu_weights *w)
 {
     if (!w)

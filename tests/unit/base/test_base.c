@@ -244,6 +244,14 @@ static void huge_pages(void **state)
             if (p[i] != (uint32_t)i * 7)
                 fail_msg("word %zu is %u", i, p[i]);
     ea_huge_join_end(join); /* in the middle, or done */
+    join = ea_huge_join_begin(p, n);
+    ea_huge_join_give_way(join);
+    ea_huge_join_wait(join);
+    for (size_t i = 0; i < n / sizeof *p; i++)
+        assert_int_equal(p[i], (uint32_t)i * 7);
+    ea_huge_join_end(join);
+    ea_huge_join_give_way(NULL);
+    ea_huge_join_wait(NULL);
     ea_huge_join_end(NULL);
     assert_null(ea_huge_join_begin(p, 4096)); /* too small for one */
     uint8_t *at = (uint8_t *)p + 12;
