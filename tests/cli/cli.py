@@ -54,7 +54,8 @@ def options_table():
 
 def commands_table():
     """{id: name} of commands.def; a name is one word or two."""
-    return dict(re.findall(r'EA_COMMAND\((\w+),\s*"(\w+(?: \w+)?)",\s*\d', (SOURCE / "src/cli/commands.def").read_text()))
+    text = (SOURCE / "src/cli/commands.def").read_text()
+    return dict(re.findall(r'EA_COMMAND\((\w+),\s*"(\w+(?: \w+)?)",\s*\d', text))
 
 
 class Case(unittest.TestCase):

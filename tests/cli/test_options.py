@@ -317,8 +317,8 @@ class BenchKernels(cli.Case):
             self.assertIn(row["bound"], ("memory", "arithmetic"))
 
     def test_levels(self):
-        result = cli.run("bench", "kernels", *self.few, "-f", "Q4_0", "--rows", "1", "--shape", "16x256", "-l", "all", "-t",
-                         "1", "-o", "jsonl", env={"EA_CPU": "avx2"})
+        result = cli.run("bench", "kernels", *self.few, "-f", "Q4_0", "--rows", "1", "--shape", "16x256", "-l", "all",
+                         "-t", "1", "-o", "jsonl", env={"EA_CPU": "avx2"})
         self.assert_run(result, 0)
         levels = [json.loads(line)["level"] for line in result.stdout.splitlines()]
         self.assertEqual(levels[0], "ref")
@@ -348,7 +348,8 @@ class BenchStep(cli.Case):
     model = ("--synthetic", "layers=2,embd=64,ff=128,heads=4,kv=2,vocab=300:Q8_0")
 
     def test_json(self):
-        result = cli.run("bench", "step", *self.model, "--rows", "5,1-3,2", "-d", "40", "-r", "3", "-t", "2", "-o", "json")
+        result = cli.run("bench", "step", *self.model, "--rows", "5,1-3,2", "-d", "40", "-r", "3", "-t", "2", "-o",
+                         "json")
         self.assert_run(result, 0)
         rows = json.loads(result.stdout)
         self.assertEqual([r["rows"] for r in rows], [1, 2, 3, 5])
