@@ -20,8 +20,11 @@ typedef struct ea_row {
     int32_t parent;    /* row index of the parent in a draft tree; -1: the row before it (chains) */
     int32_t adapter;   /* LoRA id, 0 = none */
     ea_want want;
+    /* ARGMAX, LOGITS: tokens that may follow, bit t % 32 of word t / 32, (n_vocab + 31) / 32 words;
+     * NULL: all. Logits of the others are -INFINITY, and the argmax is one of these. */
+    const uint32_t *allowed;
     /* Results, valid until the next step on this device. */
-    int32_t argmax;      /* want ARGMAX or LOGITS */
+    int32_t argmax;      /* want ARGMAX or LOGITS; -1: no token is allowed */
     const float *logits; /* want LOGITS: n_vocab floats */
 } ea_row;
 

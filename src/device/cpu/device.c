@@ -422,7 +422,8 @@ static void merge_best(ea_cpu_device *d)
             if (other.value > best.value || (other.value == best.value && other.token < best.token))
                 best = other;
         }
-        d->rows[d->slot_row[s]].argmax = best.token == INT32_MAX ? 0 : best.token;
+        ea_row *row = &d->rows[d->slot_row[s]];
+        row->argmax = best.token == INT32_MAX ? ea_cpu_first_allowed(d, row) : best.token;
     }
 }
 

@@ -141,6 +141,10 @@ bool ea_cpu_list_stretches(ea_cpu_device *d);
 /* Run the step that the device holds. */
 void ea_cpu_run(ea_cpu_device *d);
 
+/* logits.c */
+/* The argmax where no logit is a number above -INFINITY: the first token that may follow, or -1. */
+int32_t ea_cpu_first_allowed(const ea_cpu_device *d, const ea_row *row);
+
 /* Is operator i the SILU_MUL over the outputs of operator i - 1? They run as one. */
 bool ea_cpu_fuses_silu(const ea_plan *plan, int i);
 
