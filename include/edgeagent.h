@@ -439,9 +439,10 @@ EA_API size_t ea_kernels(ea_kernel_info *out, size_t n);
  * --------------------------------------------------------------------------------------------------
  */
 
-/* Memory and worker threads to measure the machine and its kernels with. One thread at a time; an
- * engine that runs meanwhile makes every figure wrong. All figures are the best of the runs that
- * fit into the time of a measurement, at least two. */
+/* Memory and worker threads to measure the machine and its kernels with. One thread at a time;
+ * while it measures, each thread is bound to a core of its own (where there are as many), unlike
+ * those of an engine. An engine that runs meanwhile makes every figure wrong. All figures are the
+ * best of the runs that fit into the time of a measurement, at least two. */
 typedef struct ea_probe ea_probe;
 
 typedef struct ea_probe_params {

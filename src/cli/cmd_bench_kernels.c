@@ -26,6 +26,7 @@ typedef struct state {
     size_t n_shapes;
     /* limits with the threads of now: bytes a second; multiply-adds a second, 0 = not measured */
     double bandwidth, peaks[MAX_LEVELS][2];
+    ea_buf notes; /* the limits with each number of threads */
 } state;
 
 typedef struct row {
@@ -234,6 +235,21 @@ static int measure_kernel(state *s, const ea_kernel_info *kernel)
     return EA_CLI_DONE;
 }
 
+/* Lines of the limits that were measured with the threads of now. */
+static void note_limits(state *s)
+{
+    static const char *const kinds[] = {"int8", "f32"};
+    int n = ea_probe_threads(s->probe);
+    ea_buf_printf(&s->notes, "\nMeasured with %d thread%s: memory %.1f GB/s", n, n == 1 ? "" : "s",
+                  s->bandwidth * 1e-9);
+    for (int level = 0; level < MAX_LEVELS; level++)
+        for (int kind = 0; kind < 2; kind++)
+            if (s->peaks[level][kind] > 0)
+                ea_buf_printf(&s->notes, ", %s %s %.1f GMAC/s",
+                              ea_cpu_level_name((ea_cpu_level)level), kinds[kind],
+                              s->peaks[level][kind] * 1e-9);
+}
+
 static int measure_all(state *s)
 {
     const ea_option_value *threads = ea_opt_list(s->o, EA_OPT_THREADS_LIST);
@@ -248,6 +264,7 @@ static int measure_all(state *s)
         for (size_t i = 0; i < s->n_kernels && result == EA_CLI_DONE; i++)
             if (wanted(s, &s->kernels[i]))
                 result = measure_kernel(s, &s->kernels[i]);
+        note_limits(s);
     }
     return result;
 }
@@ -278,6 +295,8 @@ int ea_cli_bench_kernels(const ea_options *o)
     if (result == EA_CLI_DONE) {
         ea_records_open(&s.records, o, head);
         result = measure_all(&s);
+        if (s.records.n_rows > 0 && !s.notes.failed)
+            ea_records_note(&s.records, s.notes.data);
         ea_records_close(&s.records);
         if (result == EA_CLI_DONE && s.records.n_rows == 0)
             result = ea_cli_error(o, EA_CLI_FAILED, "this machine has none of these kernels");
@@ -285,5 +304,6 @@ int ea_cli_bench_kernels(const ea_options *o)
     ea_probe_destroy(s.probe);
     ea_free(s.kernels);
     ea_free(s.shapes);
+    ea_buf_done(&s.notes);
     return result;
 }

@@ -49,6 +49,14 @@ void ea_records_put(ea_records *r, ea_record_fn fill, const void *row, const cha
     write_out(&out);
 }
 
+void ea_records_note(ea_records *r, const char *line)
+{
+    ea_buf out = EA_BUF_INIT;
+    if (r->format == EA_RECORDS_MD)
+        ea_buf_printf(&out, "%s\n", line);
+    write_out(&out);
+}
+
 void ea_records_close(ea_records *r)
 {
     ea_buf out = EA_BUF_INIT;

@@ -32,6 +32,8 @@ typedef void (*ea_record_fn)(ea_record *f, const void *row);
 void ea_records_open(ea_records *r, const ea_options *o, const char *md_head);
 /* md_line: the row in the Markdown format, without its newline. */
 void ea_records_put(ea_records *r, ea_record_fn fill, const void *row, const char *md_line);
+/* A line of text, in the Markdown format only: what holds for the rows before it. */
+void ea_records_note(ea_records *r, const char *line);
 void ea_records_close(ea_records *r);
 
 void ea_record_text(ea_record *f, const char *name, const char *value);

@@ -3,9 +3,10 @@
  * only. The memory holds as many copies of the weights as fit, taken in turn, so that each run
  * finds its own outside the caches. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
-#include <strings.h>
 
+#include "base/affinity.h"
 #include "base/clock.h"
 #include "base/huge.h"
 #include "base/limits.h"
@@ -30,6 +31,7 @@ struct ea_probe {
     uint8_t *memory;
     size_t n_bytes, n_reserved; /* to be used; allocated */
     double seconds;
+    int cpu; /* the caller's while it measures; -1: threads are not bound */
     /* The weights that the memory holds now; impl NULL: none. */
     ea_matrix weights;
     int n_copies;
@@ -65,6 +67,45 @@ static void touch_memory(ea_probe *p, bool small_pages)
     p->n_bytes = EA_MIN(p->n_bytes, at);
 }
 
+/* All workers at once, each in a piece of its own. */
+typedef struct binding {
+    int n, cpus[EA_MAX_THREADS];
+    atomic_int n_here;
+    atomic_bool failed;
+} binding;
+
+static int binding_pieces(void *arg, int stretch)
+{
+    (void)stretch;
+    return ((const binding *)arg)->n;
+}
+
+/* Waits for the others, so that no worker gets two pieces. Only atomicity matters: the pool orders
+ * the rest. */
+static void bind_worker(const ea_worker *worker, void *arg, int stretch, int piece)
+{
+    binding *b = arg;
+    (void)stretch;
+    (void)piece;
+    if (worker->index > 0 && !ea_affinity_bind(b->cpus[worker->index], NULL))
+        atomic_store_explicit(&b->failed, true, memory_order_relaxed);
+    atomic_fetch_add_explicit(&b->n_here, 1, memory_order_relaxed);
+    while (atomic_load_explicit(&b->n_here, memory_order_relaxed) < b->n)
+        sched_yield();
+}
+
+/* Each worker on a core of its own, the caller while it measures (best_time); nobody where there
+ * are fewer cores than threads. */
+static void bind_threads(ea_probe *p)
+{
+    binding b = {.n = ea_pool_size(p->pool)};
+    p->cpu = -1;
+    if (ea_affinity_cores(b.cpus, EA_MAX_THREADS) < b.n)
+        return;
+    ea_pool_run(p->pool, &(ea_pool_work){1, binding_pieces, bind_worker, &b});
+    p->cpu = atomic_load_explicit(&b.failed, memory_order_relaxed) ? -1 : b.cpus[0];
+}
+
 ea_status ea_probe_set_threads(ea_probe *p, int n_threads, ea_error *err)
 {
     ea_pool *pool;
@@ -73,6 +114,7 @@ ea_status ea_probe_set_threads(ea_probe *p, int n_threads, ea_error *err)
     EA_TRY(ea_pool_create(n_threads ? n_threads : ea_cpu_default_threads(), &pool, err));
     ea_pool_destroy(p->pool);
     p->pool = pool;
+    bind_threads(p);
     return EA_OK;
 }
 
@@ -142,6 +184,8 @@ typedef struct job {
 static double best_time(ea_probe *p, job *j, void (*next)(job *j, int run))
 {
     double best = INFINITY;
+    cpu_set_t home;
+    bool bound = p->cpu >= 0 && ea_affinity_bind(p->cpu, &home);
     uint64_t start = ea_now_ns();
     for (int i = 0; i < 2 || (double)(ea_now_ns() - start) < p->seconds * 1e9; i++) {
         if (next)
@@ -150,6 +194,8 @@ static double best_time(ea_probe *p, job *j, void (*next)(job *j, int run))
         ea_pool_for(p->pool, j->n_items, 1, j->fn, j);
         best = fmin(best, (double)(ea_now_ns() - t0) * 1e-9);
     }
+    if (bound)
+        ea_affinity_restore(&home);
     return fmax(best, 1e-9);
 }
 

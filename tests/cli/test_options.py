@@ -328,8 +328,9 @@ class BenchKernels(cli.Case):
 
     def test_table_and_csv(self):
         args = ("bench", "kernels", *self.few, "-f", "Q4_1", "--rows", "1-2", "--shape", "16x256", "-t", "1", "-o")
-        table = cli.run(*args, "md").stdout.splitlines()
-        self.assertEqual(len(table), 4)
+        *table, blank, limits = cli.run(*args, "md").stdout.splitlines()
+        self.assertEqual((len(table), blank), (4, ""))
+        self.assertRegex(limits, r"^Measured with 1 thread: memory [\d.]+ GB/s, \w+ int8 [\d.]+ GMAC/s$")
         self.assertEqual({line.count("|") for line in table}, {11})
         self.assertEqual({len(line) for line in table}, {len(table[0])})
         head, first, _ = cli.run(*args, "csv").stdout.splitlines()

@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include <math.h>
+#include <sched.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -113,6 +114,8 @@ static void threads_can_be_changed(void **state)
 {
     (void)state;
     ea_error err = {0};
+    cpu_set_t before, after;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
     assert_int_equal(ea_probe_threads(probe), 2);
     assert_ok(ea_probe_set_threads(probe, 1, &err), &err);
     assert_int_equal(ea_probe_threads(probe), 1);
@@ -120,6 +123,10 @@ static void threads_can_be_changed(void **state)
     assert_ok(ea_probe_set_threads(probe, 0, &err), &err);
     assert_int_equal(ea_probe_threads(probe), ea_cpu_default_threads());
     assert_int_equal(ea_probe_set_threads(probe, -1, NULL), EA_EINVAL);
+    assert_ok(ea_probe_set_threads(probe, 7, &err), &err); /* here or there more than cores */
+    assert_true(ea_probe_bandwidth(probe) > 0);
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&before, &after));
 }
 
 static void wrong_values_are_named(void **state)

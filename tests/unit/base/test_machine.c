@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/affinity.h"
 #include "base/cgroup.h"
 #include "base/machine.h"
 
@@ -170,6 +171,30 @@ static void features_are_listed_once(void **state)
     assert_int_equal(ea_cpu_features(NULL, 0), n);
 }
 
+static void cores_are_ours_and_threads_come_home(void **state)
+{
+    (void)state;
+    int cpus[1024];
+    cpu_set_t before, bound, after, old;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    int n = ea_affinity_cores(cpus, EA_ARRAY_LEN(cpus));
+    assert_in_range(n, 1, CPU_COUNT(&before));
+    assert_int_equal(ea_affinity_cores(NULL, 0), n);
+    for (int i = 0; i < n; i++) {
+        assert_true(CPU_ISSET((unsigned)cpus[i], &before));
+        for (int j = 0; j < i; j++)
+            assert_int_not_equal(cpus[i], cpus[j]);
+        assert_true(ea_affinity_bind(cpus[i], &old));
+        assert_int_equal(sched_getaffinity(0, sizeof bound, &bound), 0);
+        assert_true(CPU_COUNT(&bound) == 1 && CPU_ISSET((unsigned)cpus[i], &bound));
+        ea_affinity_restore(&old);
+        assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+        assert_true(CPU_EQUAL(&before, &after));
+    }
+    assert_false(ea_affinity_bind(-1, &old));
+    assert_false(ea_affinity_bind(CPU_SETSIZE, &old));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +207,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(machine_reads_the_systems_files, make_root, drop_root),
         cmocka_unit_test_setup_teardown(what_is_missing_is_unknown, make_root, drop_root),
         cmocka_unit_test(features_are_listed_once),
+        cmocka_unit_test(cores_are_ours_and_threads_come_home),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

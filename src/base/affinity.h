@@ -1,0 +1,18 @@
+/* affinity.h: binding threads to cores, for measurements: a scheduler may leave two threads on one
+ * core while low-priority work has the other. The engine's threads are not bound. */
+#ifndef EA_BASE_AFFINITY_H
+#define EA_BASE_AFFINITY_H
+
+#include <sched.h>
+#include <stdbool.h>
+
+/* One logical processor of each physical core that our affinity mask allows, fastest kind of core
+ * first. Fills up to n; returns how many there are, 0 if unknown. */
+int ea_affinity_cores(int *cpus, int n);
+
+/* Bind the calling thread to one logical processor. *old (may be NULL): its mask before. False, and
+ * nothing changed, where the system refuses. */
+bool ea_affinity_bind(int cpu, cpu_set_t *old);
+void ea_affinity_restore(const cpu_set_t *old);
+
+#endif
