@@ -62,8 +62,7 @@ typedef struct ea_source {
 
 /* acc += k inputs of a block's tiles times its rows, the first at x. */
 INLINE void add_inputs(const ea_float_kind kind, const ea_source *from, int k, const float *x,
-                       size_t x_stride, const int n_tiles, const int n_rows,
-                       vf acc[BLOCK_TILES][MAX_ROWS])
+                       size_t x_stride, const int n_tiles, const int n_rows, vf acc[2][MAX_ROWS])
 {
     const float *rows[(MAX_ROWS + 3) / 4];
     UNROLL_TILES
@@ -74,7 +73,7 @@ INLINE void add_inputs(const ea_float_kind kind, const ea_source *from, int k, c
     const uint8_t *w = from->w;
     uintptr_t ahead = from->ahead;
     for (int i = 0; i < k; i++) {
-        vf wt[BLOCK_TILES];
+        vf wt[2];
         UNROLL_TILES
         for (int t = 0; t < n_tiles; t++) {
             wt[t] = load_weights(kind, w + (size_t)t * stride);
@@ -101,7 +100,7 @@ INLINE void few_tiles(const ea_float_kind kind, const ea_matmul_args *args, int 
     const uint8_t *w = args->w->data + (size_t)tile * tile_bytes;
     const ea_source from = {w, (uintptr_t)w + EA_PREFETCH_BYTES, tile_bytes, tile_bytes,
                             input_bytes(kind)};
-    vf acc[BLOCK_TILES][MAX_ROWS];
+    vf acc[2][MAX_ROWS];
     UNROLL_TILES
     for (int t = 0; t < n_tiles; t++) {
         UNROLL_ROWS
@@ -118,13 +117,14 @@ INLINE void few_tiles(const ea_float_kind kind, const ea_matmul_args *args, int 
     }
 }
 
-/* The last tiles are alone. */
+/* The last tile may be alone. Two rows have too few chains in one. */
 INLINE void few_rows(const ea_float_kind kind, const ea_matmul_args *args, const int n_rows)
 {
+    const int n_tiles = n_rows <= 2 ? 2 : BLOCK_TILES;
     int tile = args->tile0;
-    for (; tile + BLOCK_TILES <= args->tile1; tile += BLOCK_TILES)
-        few_tiles(kind, args, tile, BLOCK_TILES, n_rows);
-    for (; BLOCK_TILES > 1 && tile < args->tile1; tile++)
+    for (; tile + n_tiles <= args->tile1; tile += n_tiles)
+        few_tiles(kind, args, tile, n_tiles, n_rows);
+    if (tile < args->tile1)
         few_tiles(kind, args, tile, 1, n_rows);
 }
 
@@ -152,7 +152,7 @@ INLINE void convert(const ea_float_kind kind, const uint8_t *w, size_t tile_byte
 INLINE void strip_block(const ea_source *from, int k, const float *x, size_t x_stride,
                         const int n_tiles, const int n_rows, ea_sums *to)
 {
-    vf acc[BLOCK_TILES][MAX_ROWS];
+    vf acc[2][MAX_ROWS];
     UNROLL_TILES
     for (int t = 0; t < n_tiles; t++) {
         UNROLL_ROWS
