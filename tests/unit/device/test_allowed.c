@@ -155,15 +155,6 @@ static void single_tokens(void **state)
     ea_device_destroy(dev);
 }
 
-static void nothing_allowed(void **state)
-{
-    const fixture *f = *state;
-    ea_device *dev = open_device(f, 2);
-    token_set none = {{0}};
-    check_set(f, dev, &none); /* argmax -1 */
-    ea_device_destroy(dev);
-}
-
 /* All rows of a step, wants and sets dealt out by the bits of `deal`, two a row. */
 static void check_mixed(const fixture *f, ea_device *dev, const token_set sets[3], uint32_t deal)
 {
@@ -178,6 +169,16 @@ static void check_mixed(const fixture *f, ea_device *dev, const token_set sets[3
     run(dev, rows, N_ROWS);
     for (int i = 0; i < N_ROWS; i++)
         check_row(f, i, &rows[i], of[i]);
+}
+
+static void nothing_allowed(void **state)
+{
+    const fixture *f = *state;
+    ea_device *dev = open_device(f, 2);
+    const token_set none[3] = {{{0}}};
+    check_set(f, dev, &none[0]);           /* argmax -1 */
+    check_mixed(f, dev, none, 0x00c30c3c); /* beside rows that allow all */
+    ea_device_destroy(dev);
 }
 
 static void rows_with_different_sets(void **state)
