@@ -18,9 +18,12 @@
  *
  * In both, three things run side by side since they use different parts of the core: the products
  * of one unit of work (one group; one super-block, or 8 blocks), the scaling of an earlier one, the
- * unpacking of the next weights. A tile store that still waits for its product holds back every
- * later load whose address agrees in the lower 12 bits, and four tiles cover all of those: so sums
- * are stored a unit (or three blocks) after they were complete, from a second set of tiles. */
+ * unpacking of the next weights. Two things were found to decide the speed. A tile store that still
+ * waits for its product holds back every later load whose address agrees in the lower 12 bits: so
+ * sums are stored some products after they were complete. And everything that is written again and
+ * again (codes, sums) must stay in the first-level cache beside the activations that stream through
+ * it, so there is as little of it as can be: codes are replaced in place, and rings are as short as
+ * the distances that they bridge. */
 #include "kernel/amx/matmul.h"
 
 #include <immintrin.h>
@@ -36,7 +39,12 @@
 enum {
     GROUP = EA_ACTS_GROUP,
     MAX_GROUPS = 32, /* groups whose accumulators are kept at a time */
-    PAIRS = 4,       /* products of 64 inputs in a super-block */
+    /* Tiles side by side: what several groups read of the activations is read once for all of them.
+     * Fewer groups than COLUMNS_FROM take one at a time. */
+    K_COLUMNS = 2,
+    B_COLUMNS = 2,
+    COLUMNS_FROM = 4,
+    PAIRS = 4, /* products of 64 inputs in a super-block */
 };
 
 INLINE __m512i load(const void *p)
@@ -78,10 +86,75 @@ typedef struct ea_groups {
 
 typedef float ea_acc[GROUP][EA_TILE_N];
 
-static void put_rows(const ea_matmul_args *args, int tile, const ea_groups *x, int r0, ea_acc *acc)
+/* Where the walk over a call's tiles is: it takes a few tiles at a time, side by side (fewer at the
+ * end), of them one chunk of 256 inputs after the other, all groups of rows times each, and of a
+ * group every tile. One group times one chunk of one tile is a unit of work; units follow each
+ * other across all of these, so that nothing stands still where one tile ends and the next begins.
+ */
+typedef struct ea_place {
+    int tile0, n_tiles;  /* those side by side */
+    int chunk, group, t; /* t: tile of them */
+    int i;               /* chunks so far */
+} ea_place;
+
+typedef struct ea_walk {
+    const ea_matmul_args *args;
+    const ea_groups *x;
+    int n_chunks, columns; /* of a tile; tiles side by side */
+    int r0;                /* output row of the first row */
+} ea_walk;
+
+INLINE ea_place walk_next_chunk(const ea_walk *w, ea_place p)
 {
-    for (int r = x->lo; r < x->hi; r++)
-        ea_put16__avx512(args, tile, r0 + r - x->lo, _mm512_load_ps(acc[r / GROUP][r % GROUP]));
+    p.i++;
+    if (++p.chunk == w->n_chunks) {
+        p.chunk = 0;
+        p.tile0 += p.n_tiles;
+        p.n_tiles = EA_MIN(w->columns, w->args->tile1 - p.tile0);
+    }
+    return p;
+}
+
+INLINE ea_place walk_next(const ea_walk *w, ea_place p)
+{
+    if (++p.t < p.n_tiles)
+        return p;
+    p.t = 0;
+    if (++p.group < w->x->n)
+        return p;
+    p.group = 0;
+    return walk_next_chunk(w, p);
+}
+
+INLINE ea_place walk_begin(const ea_walk *w)
+{
+    return (ea_place){.tile0 = w->args->tile0,
+                      .n_tiles = EA_MIN(w->columns, w->args->tile1 - w->args->tile0)};
+}
+
+INLINE int walk_units(const ea_walk *w)
+{
+    return (w->args->tile1 - w->args->tile0) * w->n_chunks * w->x->n;
+}
+
+INLINE const struct ea_q8_chunk *walk_acts(const ea_walk *w, ea_place p)
+{
+    return w->x->x + (size_t)p.group * w->x->stride + (size_t)p.chunk * GROUP;
+}
+
+INLINE const uint8_t *walk_tile_data(const ea_walk *w, ea_place p)
+{
+    return w->args->w->data + (size_t)(p.tile0 + p.t) * w->args->w->tile_bytes;
+}
+
+/* Rows r .. r1 - 1 of the group at p are complete. */
+INLINE void put_rows(const ea_walk *w, const ea_place p, int r, int r1, ea_acc acc)
+{
+    r = EA_MAX(r, w->x->lo - p.group * GROUP);
+    r1 = EA_MIN(r1, w->x->hi - p.group * GROUP);
+    for (; r < r1; r++)
+        ea_put16__avx512(w->args, p.tile0 + p.t, w->r0 + p.group * GROUP + r - w->x->lo,
+                         _mm512_load_ps(acc[r]));
 }
 
 /* ---- K formats ---- */
@@ -91,23 +164,19 @@ typedef struct ea_k_head {
     float d[EA_TILE_N], dmin[EA_TILE_N];
 } ea_k_head;
 
-/* Sums of one unit of work, [row][column]. */
-typedef struct ea_k_sums {
-    int32_t hi[GROUP][EA_TILE_N], lo[GROUP][EA_TILE_N];
-    float min[GROUP][EA_TILE_N];
-} ea_k_sums;
-
-/* Rings: super-blocks unpacked ahead, and units between their first product and their scaling. */
-enum { K_CODES = 3, K_MINS = 4, K_HEADS = 8, K_UNITS = 8 };
-
-/* What one thread needs for a tile of a K format: codes [pair of 32-blocks][hi, lo][64 / 4][16][4]
- * and minima of the next super-blocks, sums of the units under way. */
+/* What one thread needs for tiles of a K format: codes [pair of 32-blocks][hi, lo][64 / 4][16][4]
+ * and minima of the super-block at hand, of up to K_COLUMNS tiles side by side, and the sums of the
+ * units under way, [row][column]. It is kept small: with the activations that stream by it should
+ * stay in the first-level cache, or every store of a tile waits for the second. */
+enum { K_HEADS = 4, K_SUMS = 2, K_MIN_SUMS = 3 };
 typedef struct ea_k_scratch {
-    _Alignas(64) uint8_t codes[K_CODES][PAIRS][2][16][64];
-    _Alignas(64) uint32_t mins[K_MINS][16][16];
-    ea_k_head head[K_HEADS];
-    _Alignas(64) ea_k_sums sums[K_UNITS];
-    _Alignas(64) ea_acc acc[MAX_GROUPS];
+    _Alignas(64) uint8_t codes[K_COLUMNS][PAIRS][2][16][64];
+    _Alignas(64) uint32_t mins[K_COLUMNS][16][16];
+    _Alignas(64) ea_k_head head[K_HEADS][K_COLUMNS];
+    _Alignas(64) int32_t hi[K_SUMS][GROUP][EA_TILE_N];
+    _Alignas(64) int32_t lo[K_SUMS][GROUP][EA_TILE_N];
+    _Alignas(64) float min[K_MIN_SUMS][GROUP][EA_TILE_N];
+    _Alignas(64) ea_acc acc[MAX_GROUPS][K_COLUMNS];
 } ea_k_scratch;
 
 /* Bits of `plane` at position `from` moved to position `to`, the others garbage. */
@@ -238,119 +307,104 @@ INLINE void k_scale_row(const ea_fmt f, __m512i hi, __m512i lo, const float *min
     _mm512_store_ps(acc, _mm512_fmadd_ps(t, _mm512_set1_ps(*dx), _mm512_load_ps(acc)));
 }
 
-/* One unit of work: number v of the walk over a tile is super-block v / n_groups, group v %
- * n_groups. */
-typedef struct ea_k_unit {
-    const struct ea_q8_chunk *x;
-    int sb, group;
-} ea_k_unit;
-
-typedef struct ea_k_walk {
-    const ea_groups *x;
-    const uint8_t *base, *first; /* the tile, its first super-block */
-    int n_sb, n_units;
-    ea_k_scratch *s;
-} ea_k_walk;
-
-INLINE ea_k_unit k_unit(const ea_k_walk *w, int sb, int group)
+INLINE const uint8_t *k_super(const ea_fmt f, const ea_walk *w, ea_place p)
 {
-    return (ea_k_unit){w->x->x + (size_t)group * w->x->stride + (size_t)sb * GROUP, sb, group};
-}
-
-INLINE ea_k_unit k_next(const ea_k_walk *w, ea_k_unit u)
-{
-    return u.group + 1 < w->x->n ? k_unit(w, u.sb, u.group + 1) : k_unit(w, u.sb + 1, 0);
+    return walk_tile_data(w, p) + ea_fmt_front(f, w->n_chunks * EA_CHUNK_BLOCKS) +
+           (size_t)p.chunk * ea_fmt_sb_bytes(f);
 }
 
 /* Rows r0 .. r0 + 7 of unit v, whose sums are stored. */
-INLINE void k_scale(const ea_fmt f, const ea_k_walk *w, const ea_k_unit u, int v, const int r0)
+INLINE void k_scale(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, const ea_place p, int v,
+                    const int r0)
 {
-    const ea_k_sums *s = &w->s->sums[v % K_UNITS];
-    const ea_k_head *head = &w->s->head[u.sb % K_HEADS];
+    const ea_k_head *head = &s->head[p.i % K_HEADS][p.t];
+    const struct ea_q8_chunk *x = walk_acts(w, p);
     const __m512 d = _mm512_load_ps(head->d), dmin = _mm512_load_ps(head->dmin);
+    float(*acc)[EA_TILE_N] = s->acc[p.group][p.t];
+    if (p.chunk == 0)
+        for (int r = r0; r < r0 + 8; r++)
+            _mm512_store_ps(acc[r], _mm512_setzero_ps());
 #pragma GCC unroll 8
     for (int r = r0; r < r0 + 8; r++)
-        k_scale_row(f, load(s->hi[r]), load(s->lo[r]), s->min[r], d, dmin, &u.x[r].d[0],
-                    w->s->acc[u.group][r]);
+        k_scale_row(f, load(s->hi[v % K_SUMS][r]), load(s->lo[v % K_SUMS][r]),
+                    s->min[v % K_MIN_SUMS][r], d, dmin, &x[r].d[0], acc[r]);
+    if (p.chunk == w->n_chunks - 1)
+        put_rows(w, p, r0, r0 + 8, acc);
 }
 
-/* Half of the codes of super-block i. */
-INLINE void k_unpack(const ea_fmt f, const ea_k_walk *w, int i, const int half)
+/* Half of the codes of a super-block. */
+INLINE void k_unpack(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, ea_place p, const int half)
 {
-    const uint8_t *sb = w->first + (size_t)i * ea_fmt_sb_bytes(f);
+    const uint8_t *sb = k_super(f, w, p);
     const int lines = (int)ea_fmt_sb_bytes(f) / 128 + 1;
 #pragma GCC unroll 4
     for (int j = 4 * half; j < 4 * half + 4; j++)
-        k_unpack_block(f, sb, j, w->s->codes[i % K_CODES]);
+        k_unpack_block(f, sb, j, s->codes[p.t]);
     for (int l = 0; l < lines; l++)
         _mm_prefetch((const char *)((uintptr_t)sb + EA_PREFETCH_BYTES +
                                     (uintptr_t)(64 * (half * lines + l))),
                      _MM_HINT_T0);
 }
 
-/* Scales and minima of super-block i: they are wanted a unit before the codes. */
-INLINE void k_unpack_scales(const ea_fmt f, const ea_k_walk *w, int i)
+/* Scales and minima of a super-block. */
+INLINE void k_unpack_scales(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, ea_place p)
 {
-    const uint8_t *sb = w->first + (size_t)i * ea_fmt_sb_bytes(f);
-    k_unpack_head(f, f.front ? w->base + i * f.front : sb, &w->s->head[i % K_HEADS]);
+    const uint8_t *sb = k_super(f, w, p);
+    k_unpack_head(f, f.front ? walk_tile_data(w, p) + p.chunk * f.front : sb,
+                  &s->head[p.i % K_HEADS][p.t]);
     if (f.scales != K16)
-        k_unpack_mins(f, sb, w->s->mins[i % K_MINS]);
+        k_unpack_mins(f, sb, s->mins[p.t]);
 }
 
-/* The two products of pair p of a unit. */
-#define K_PAIR(DOT, th, tl, u, s, p)                       \
-    TILE_LOAD(6, (u).x->q + 64 * (p), (int)sizeof *(u).x); \
-    TILE_LOAD(7, (s)->codes[(u).sb % K_CODES][p][0], 64);  \
-    DOT(th, 6, 7);                                         \
-    TILE_LOAD(7, (s)->codes[(u).sb % K_CODES][p][1], 64);  \
-    DOT(tl, 6, 7);
+/* The two products of pair n of the unit, with tiles a and b for what is multiplied. */
+#define K_PAIR(DOT, th, tl, a, b, n)               \
+    TILE_LOAD(a, x->q + 64 * (n), (int)sizeof *x); \
+    TILE_LOAD(b, s->codes[p.t][n][0], 64);         \
+    DOT(th, a, b);                                 \
+    TILE_LOAD(b, s->codes[p.t][n][1], 64);         \
+    DOT(tl, a, b);
 
-/* One step, v: pairs 2 and 3 of unit v in tiles ch, cl; pairs 0 and 1 of unit v + 1 in nh, nl: four
- * chains of products side by side, since each waits for its own last. In the tiles zh, zl the sums
- * of unit v - 1 lie ready to be stored, after which the product with minima of unit v + 2 has its
- * place there. K_STEP_1 and K_STEP_2 are the halves of a step. */
-#define K_STEP_1(DOT, ch, cl, nh, nl, zh, zl)               \
-    if (v >= 0) {                                           \
-        K_PAIR(DOT, ch, cl, cur, s, 2)                      \
-    }                                                       \
-    if (v + 1 < w->n_units) {                               \
-        TILE_ZERO(nh);                                      \
-        TILE_ZERO(nl);                                      \
-        K_PAIR(DOT, nh, nl, next, s, 0)                     \
-    }                                                       \
-    if (v >= 1) {                                           \
-        TILE_STORE(zh, s->sums[(v - 1) % K_UNITS].hi, 64);  \
-        TILE_STORE(zl, s->sums[(v - 1) % K_UNITS].lo, 64);  \
-    }                                                       \
-    if (f.scales != K16 && v + 2 < w->n_units) {            \
-        TILE_ZERO(zh);                                      \
-        TILE_LOAD(6, after.x->parts, (int)sizeof *after.x); \
-        TILE_LOAD(7, s->mins[after.sb % K_MINS], 64);       \
-        TILE_DOT_BF16(zh, 6, 7);                            \
+/* One step, v, in two halves: the products of unit v in tiles ch and cl; in zh and zl lie the sums
+ * of unit v - 1, which are stored first; then zh has room for the product with minima. */
+#define K_STEP_1(DOT, ch, cl, zh, zl)                \
+    if (v > 0)                                       \
+        TILE_STORE(zh, s->hi[(v - 1) % K_SUMS], 64); \
+    if (is_unit) {                                   \
+        TILE_ZERO(ch);                               \
+        TILE_ZERO(cl);                               \
+        K_PAIR(DOT, ch, cl, 4, 6, 0)                 \
+    }                                                \
+    if (v > 0)                                       \
+        TILE_STORE(zl, s->lo[(v - 1) % K_SUMS], 64); \
+    if (is_unit) {                                   \
+        if (f.scales != K16) {                       \
+            TILE_ZERO(zh);                           \
+            TILE_LOAD(5, x->parts, (int)sizeof *x);  \
+            TILE_LOAD(7, s->mins[p.t], 64);          \
+            TILE_DOT_BF16(zh, 5, 7);                 \
+        }                                            \
+        K_PAIR(DOT, ch, cl, 5, 7, 1)                 \
     }
 
-#define K_STEP_2(DOT, ch, cl, nh, nl, zh, zl)  \
-    if (v >= 0) {                              \
-        K_PAIR(DOT, ch, cl, cur, s, 3)         \
-    }                                          \
-    if (v + 1 < w->n_units) {                  \
-        K_PAIR(DOT, nh, nl, next, s, 1)        \
-    }                                          \
-    if (f.scales != K16 && v + 2 < w->n_units) \
-        TILE_STORE(zh, s->sums[(v + 2) % K_UNITS].min, 64);
-
-/* The units take three sets of tiles in turn. */
-#define K_STEP(STEP, DOT)                       \
-    switch ((v + 3) % 3) {                      \
-    case 0: STEP(DOT, 0, 1, 2, 3, 4, 5) break;  \
-    case 1: STEP(DOT, 2, 3, 4, 5, 0, 1) break;  \
-    default: STEP(DOT, 4, 5, 0, 1, 2, 3) break; \
+#define K_STEP_2(DOT, ch, cl, zh, zl)                   \
+    if (is_unit) {                                      \
+        K_PAIR(DOT, ch, cl, 4, 6, 2)                    \
+        if (f.scales != K16)                            \
+            TILE_STORE(zh, s->min[v % K_MIN_SUMS], 64); \
+        K_PAIR(DOT, ch, cl, 5, 7, 3)                    \
+    }
+/* Units take two pairs of tiles for sums in turn. */
+#define K_STEP(STEP, DOT)     \
+    if (v % 2 == 0) {         \
+        STEP(DOT, 0, 1, 2, 3) \
+    } else {                  \
+        STEP(DOT, 2, 3, 0, 1) \
     }
 
-INLINE void k_products(const ea_fmt f, const ea_k_walk *w, const int half, int v,
-                       const ea_k_unit cur, const ea_k_unit next, const ea_k_unit after)
+INLINE void k_products(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, const int half, int v,
+                       bool is_unit, const ea_place p)
 {
-    ea_k_scratch *s = w->s;
+    const struct ea_q8_chunk *x = walk_acts(w, p);
     if (half == 0 && f.scales == K16) {
         K_STEP(K_STEP_1, TILE_DOT_SS)
     } else if (half == 0) {
@@ -362,69 +416,47 @@ INLINE void k_products(const ea_fmt f, const ea_k_walk *w, const int half, int v
     }
 }
 
-/* The first unit's sums with minima: there is no step two before it. */
-INLINE void k_first_mins(const ea_k_walk *w, const ea_k_unit u)
+/* All units of the call. The last group's step replaces the codes of its super-block by those of
+ * the next one, half by half as they have been multiplied. */
+INLINE void k_run(const ea_fmt f, const ea_walk *w, ea_k_scratch *s)
 {
-    TILE_ZERO(0);
-    TILE_LOAD(6, u.x->parts, (int)sizeof *u.x);
-    TILE_LOAD(7, w->s->mins[u.sb % K_MINS], 64);
-    TILE_DOT_BF16(0, 6, 7);
-    TILE_STORE(0, w->s->sums[0].min, 64);
-}
-
-/* All groups of x times one tile. */
-INLINE void k_tile(const ea_fmt f, const ea_matmul_args *args, const int tile, const ea_groups *x,
-                   const int r0, ea_k_scratch *s)
-{
-    const int n_sb = args->w->k / EA_Q8_CHUNK;
-    const uint8_t *base = args->w->data + (size_t)tile * args->w->tile_bytes;
-    const ea_k_walk walk = {.x = x,
-                            .base = base,
-                            .first = base + ea_fmt_front(f, n_sb * EA_CHUNK_BLOCKS),
-                            .n_sb = n_sb,
-                            .n_units = n_sb * x->n,
-                            .s = s},
-                    *w = &walk;
-    for (int g = 0; g < x->n; g++)
-        for (int r = 0; r < GROUP; r++)
-            _mm512_store_ps(s->acc[g][r], _mm512_setzero_ps());
-    k_unpack(f, w, 0, 0);
-    k_unpack(f, w, 0, 1);
-    k_unpack_scales(f, w, 0);
-    if (n_sb > 1)
-        k_unpack_scales(f, w, 1);
-    ea_k_unit before[2] = {{0}}, cur = {0}, next = k_unit(w, 0, 0), after = k_next(w, next);
-    if (f.scales != K16)
-        k_first_mins(w, next);
-    for (int v = -1; v < w->n_units + 2; v++) {
+    const int n_units = walk_units(w);
+    ea_place p = walk_begin(w), old[2] = {p, p};
+    for (int t = 0; t < p.n_tiles; t++) {
+        ea_place first = p;
+        first.t = t;
+        k_unpack_scales(f, w, s, first);
+        k_unpack(f, w, s, first, 0);
+        k_unpack(f, w, s, first, 1);
+    }
+    for (int v = 0; v < n_units + 2; v++) {
+        const ea_place ahead = walk_next_chunk(w, p);
+        const bool unpack = p.group == w->x->n - 1 && ahead.t < ahead.n_tiles;
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++) {
-            k_products(f, w, half, v, cur, next, after);
-            if (next.group == 0 && next.sb + 1 < n_sb)
-                k_unpack(f, w, next.sb + 1, half);
-            if (next.group == 0 && next.sb + 2 < n_sb && half == 0)
-                k_unpack_scales(f, w, next.sb + 2);
+            k_products(f, w, s, half, v, v < n_units, p);
+            if (unpack && half == 0)
+                k_unpack_scales(f, w, s, ahead);
+            if (unpack)
+                k_unpack(f, w, s, ahead, half);
             if (v >= 2)
-                k_scale(f, w, before[0], v - 2, 8 * half);
+                k_scale(f, w, s, old[0], v - 2, 8 * half);
         }
-        before[0] = before[1], before[1] = cur, cur = next, next = after, after = k_next(w, after);
+        old[0] = old[1], old[1] = p, p = walk_next(w, p);
     }
-    put_rows(args, tile, x, r0, s->acc);
 }
 
 /* ---- formats with f16 scales ---- */
 
-enum { B_BLOCKS = EA_CHUNK_BLOCKS, B_SUMS = 2 };
+/* A block's sums are stored two blocks after its product, and scaled two blocks later. */
+enum { B_BLOCKS = EA_CHUNK_BLOCKS, B_STORE = 2, B_SCALE = 4, B_SUMS = 4 };
 
-/* Weights of a chunk as tiles, [block][32 / 4][16][4], and the sums of a unit: one chunk, one
- * group. */
+/* Weights of a chunk as tiles, [block][32 / 4][16][4], of up to B_COLUMNS tiles side by side, and
+ * the sums of the last blocks. */
 typedef struct ea_b_scratch {
-    _Alignas(64) uint8_t w[2][B_BLOCKS][8][64];
-    struct {
-        int32_t c[B_BLOCKS][GROUP][EA_TILE_N];
-        uint8_t shift[2048 + 64];
-    } sums[B_SUMS];
-    _Alignas(64) ea_acc acc[MAX_GROUPS];
+    _Alignas(64) uint8_t w[B_COLUMNS][B_BLOCKS][8][64];
+    _Alignas(64) int32_t sums[B_SUMS][GROUP][EA_TILE_N];
+    _Alignas(64) ea_acc acc[MAX_GROUPS][B_COLUMNS];
 } ea_b_scratch;
 
 /* Signed codes of group g of the 32-block at p. */
@@ -469,38 +501,30 @@ INLINE void b_scale(const ea_fmt f, const uint8_t *tile, int b0, const int j,
     }
 }
 
-/* One chunk of one group. */
-typedef struct ea_b_unit {
-    const struct ea_q8_chunk *x;
-    int g, b0, n; /* first block, blocks */
-} ea_b_unit;
-
-/* Blocks go through five tiles of sums in turn; each is stored three blocks later. */
-#define B_PRODUCT(c, u, w, j)                              \
-    TILE_ZERO(c);                                          \
-    TILE_LOAD(6, (u).x->q + 32 * (j), (int)sizeof *(u).x); \
-    TILE_LOAD(7, (w)[j], 64);                              \
+/* The product of block j of a unit, in tile j % 4. */
+#define B_PRODUCT(c, x, w, j)                        \
+    TILE_ZERO(c);                                    \
+    TILE_LOAD(6, (x)->q + 32 * (j), (int)sizeof *x); \
+    TILE_LOAD(7, (w)[j], 64);                        \
     TILE_DOT_SS(c, 6, 7);
 
-INLINE void b_product(const ea_b_unit u, uint8_t w[B_BLOCKS][8][64], const int j)
+INLINE void b_product(const struct ea_q8_chunk *x, uint8_t w[B_BLOCKS][8][64], const int j)
 {
-    switch (j % 5) {
-    case 0: B_PRODUCT(0, u, w, j) break;
-    case 1: B_PRODUCT(1, u, w, j) break;
-    case 2: B_PRODUCT(2, u, w, j) break;
-    case 3: B_PRODUCT(3, u, w, j) break;
-    default: B_PRODUCT(4, u, w, j) break;
+    switch (j % B_SUMS) {
+    case 0: B_PRODUCT(0, x, w, j) break;
+    case 1: B_PRODUCT(1, x, w, j) break;
+    case 2: B_PRODUCT(2, x, w, j) break;
+    default: B_PRODUCT(3, x, w, j) break;
     }
 }
 
-INLINE void b_store(int32_t sums[B_BLOCKS][GROUP][EA_TILE_N], const int j)
+INLINE void b_store(ea_b_scratch *s, const int j)
 {
-    switch (j % 5) {
-    case 0: TILE_STORE(0, sums[j], 64); break;
-    case 1: TILE_STORE(1, sums[j], 64); break;
-    case 2: TILE_STORE(2, sums[j], 64); break;
-    case 3: TILE_STORE(3, sums[j], 64); break;
-    default: TILE_STORE(4, sums[j], 64); break;
+    switch (j % B_SUMS) {
+    case 0: TILE_STORE(0, s->sums[0], 64); break;
+    case 1: TILE_STORE(1, s->sums[1], 64); break;
+    case 2: TILE_STORE(2, s->sums[2], 64); break;
+    default: TILE_STORE(3, s->sums[3], 64); break;
     }
 }
 
@@ -518,60 +542,90 @@ INLINE void acc_store(ea_acc to, __m512 acc[GROUP])
         _mm512_store_ps(to[r], acc[r]);
 }
 
-INLINE void b_tile(const ea_fmt f, const ea_matmul_args *args, const int tile, const ea_groups *x,
-                   const int r0, ea_b_scratch *s)
+/* Blocks of a unit. */
+INLINE int b_blocks(const ea_walk *w, const ea_place p)
 {
-    const int n_blocks = args->w->k / EA_Q8_K;
-    const uint8_t *base = args->w->data + (size_t)tile * args->w->tile_bytes;
-    ea_b_unit old = {0};
-    int n_units = 0;
-    __m512 acc[GROUP] = {0};
+    return EA_MIN(w->args->w->k / EA_Q8_K - p.chunk * B_BLOCKS, (int)B_BLOCKS);
+}
 
-    for (int g = 0; g < x->n; g++)
-        for (int r = 0; r < GROUP; r++)
-            _mm512_store_ps(s->acc[g][r], _mm512_setzero_ps());
-    for (int j = 0; j < EA_MIN(n_blocks, (int)B_BLOCKS); j++)
-        b_unpack(f, base, j, s->w[0][j]);
-    for (int b0 = 0, i = 0; b0 < n_blocks; b0 += B_BLOCKS, i++) {
-        uint8_t(*w)[8][64] = s->w[i % 2];
-        for (int g = 0; g < x->n; g++, n_units++) {
-            const ea_b_unit u = {x->x + (size_t)g * x->stride + (size_t)i * GROUP, g, b0,
-                                 EA_MIN(n_blocks - b0, (int)B_BLOCKS)};
-            int32_t(*sums)[GROUP][EA_TILE_N] = s->sums[n_units % B_SUMS].c;
-            int32_t(*old_sums)[GROUP][EA_TILE_N] = s->sums[(n_units + 1) % B_SUMS].c;
-            if (n_units)
-                acc_load(s->acc[old.g], acc);
-#pragma GCC unroll 8
-            for (int j = 0; j < B_BLOCKS; j++) {
-                if (j < u.n)
-                    b_product(u, w, j);
-                if (j >= 3 && j < u.n + 3)
-                    b_store(sums, j - 3);
-                if (g == 0 && b0 + B_BLOCKS + j < n_blocks) {
-                    b_unpack(f, base, b0 + B_BLOCKS + j, s->w[(i + 1) % 2][j]);
-                    if (x->n == 1)
-                        for (int l = 0; l < f.code_bytes / 64 + 1; l++)
-                            _mm_prefetch((const char *)b_super(f, base, b0 + B_BLOCKS + j) +
-                                             EA_PREFETCH_BYTES + 64 * l,
-                                         _MM_HINT_T0);
-                }
-                if (n_units && j < old.n)
-                    b_scale(f, base, old.b0, j, old_sums[j], old.x, acc);
-            }
-#pragma GCC unroll 3
-            for (int j = B_BLOCKS - 3; j < B_BLOCKS; j++)
-                if (j < u.n)
-                    b_store(sums, j);
-            if (n_units)
-                acc_store(s->acc[old.g], acc);
-            old = u;
-        }
+/* Block j of the unit at p, if it has one, to the accumulators of its rows. */
+INLINE void b_add(const ea_fmt f, const ea_walk *w, ea_b_scratch *s, const ea_place p, const int j,
+                  __m512 acc[GROUP])
+{
+    if (j < b_blocks(w, p))
+        b_scale(f, walk_tile_data(w, p), p.chunk * B_BLOCKS, j, s->sums[j % B_SUMS],
+                walk_acts(w, p), acc);
+}
+
+INLINE void b_begin(ea_b_scratch *s, const ea_place p, __m512 acc[GROUP])
+{
+    if (p.chunk > 0) {
+        acc_load(s->acc[p.group][p.t], acc);
+        return;
     }
-    acc_load(s->acc[old.g], acc);
-    for (int j = 0; j < old.n; j++)
-        b_scale(f, base, old.b0, j, s->sums[(n_units + 1) % B_SUMS].c[j], old.x, acc);
-    acc_store(s->acc[old.g], acc);
-    put_rows(args, tile, x, r0, s->acc);
+#pragma GCC unroll 16
+    for (int r = 0; r < GROUP; r++)
+        acc[r] = _mm512_setzero_ps();
+}
+
+INLINE void b_end(const ea_walk *w, ea_b_scratch *s, const ea_place p, __m512 acc[GROUP])
+{
+    acc_store(s->acc[p.group][p.t], acc);
+    if (p.chunk == w->n_chunks - 1)
+        put_rows(w, p, 0, GROUP, s->acc[p.group][p.t]);
+}
+
+INLINE void b_unpack_block(const ea_fmt f, const ea_walk *w, ea_b_scratch *s, const ea_place p,
+                           const int j)
+{
+    const uint8_t *tile = walk_tile_data(w, p);
+    if (j >= b_blocks(w, p))
+        return;
+    b_unpack(f, tile, p.chunk * B_BLOCKS + j, s->w[p.t][j]);
+    for (int l = 0; l < f.code_bytes / 64 + 1; l++)
+        _mm_prefetch((const char *)((uintptr_t)b_super(f, tile, p.chunk * B_BLOCKS + j) +
+                                    EA_PREFETCH_BYTES + 64 * (uintptr_t)l),
+                     _MM_HINT_T0);
+}
+
+/* All units of the call, and one more step for what the last one left. */
+INLINE void b_run(const ea_fmt f, const ea_walk *w, ea_b_scratch *s)
+{
+    const int n_units = walk_units(w);
+    ea_place p = walk_begin(w), old = p;
+    __m512 acc[GROUP] = {0};
+    for (int t = 0; t < p.n_tiles; t++)
+#pragma GCC unroll 8
+        for (int j = 0; j < B_BLOCKS; j++) {
+            ea_place first = p;
+            first.t = t;
+            b_unpack_block(f, w, s, first, j);
+        }
+    for (int v = 0; v <= n_units; v++) {
+        const ea_place ahead = walk_next_chunk(w, p);
+        const bool is_unit = v < n_units;
+        const bool unpack = is_unit && p.group == w->x->n - 1 && ahead.t < ahead.n_tiles;
+        const int n = is_unit ? b_blocks(w, p) : 0, n_old = v > 0 ? b_blocks(w, old) : 0;
+#pragma GCC unroll 8
+        for (int j = 0; j < B_BLOCKS; j++) {
+            if (j < n)
+                b_product(walk_acts(w, p), s->w[p.t], j);
+            if (j >= B_STORE ? j - B_STORE < n : B_BLOCKS + j - B_STORE < n_old)
+                b_store(s, B_BLOCKS + j - B_STORE);
+            if (unpack)
+                b_unpack_block(f, w, s, ahead, j);
+            if (j >= B_SCALE && is_unit)
+                b_add(f, w, s, p, j - B_SCALE, acc);
+            if (j < B_SCALE && v > 0)
+                b_add(f, w, s, old, B_BLOCKS + j - B_SCALE, acc);
+            if (j == B_SCALE - 1) {
+                if (v > 0)
+                    b_end(w, s, old, acc);
+                b_begin(s, p, acc);
+            }
+        }
+        old = p, p = walk_next(w, p);
+    }
 }
 
 /* ---- a call ---- */
@@ -594,9 +648,10 @@ typedef union ea_scratch {
 } ea_scratch;
 
 /* Fewest rows that the matrix unit takes: the vector kernels' time grows with the rows, its own by
- * steps of 16. Measured on one core (Emerald Rapids), ns a 32-block and 16 rows, here / VNNI: Q4_K
- * 47 / 43 at 16 rows, 34 / 40 at 32, 25 / 40 at 256; Q4_0 34 / 44 at 16. */
-enum { K_LEAST_ROWS = 28, B_LEAST_ROWS = 13 };
+ * steps of 16. Measured on one core (Emerald Rapids), ns a 32-block and 16 rows, here / VNNI, at 8,
+ * 16, 32 and 256 rows: Q4_K 27 / 22, 27 / 43, 24 / 41, 18 / 40; Q6_K 39 / 31, 39 / 58, 25 / 53, 16
+ * / 50; Q4_0 29 / 22, 29 / 42, 28 / 40, 27 / 38. */
+enum { K_LEAST_ROWS = 11, B_LEAST_ROWS = 12 };
 
 INLINE void run(const ea_fmt f, const ea_matmul_args *args, const ea_matmul_impl *few_rows)
 {
@@ -614,12 +669,19 @@ INLINE void run(const ea_fmt f, const ea_matmul_args *args, const ea_matmul_impl
                              .n = (last - first + GROUP - 1) / GROUP,
                              .lo = row - first,
                              .hi = last - first};
-        for (int tile = args->tile0; tile < args->tile1; tile++) {
-            if (ea_fmt_is_k(f))
-                k_tile(f, args, tile, &x, row - args->row0, &s.k);
-            else
-                b_tile(f, args, tile, &x, row - args->row0, &s.b);
-        }
+        const ea_walk w = {
+            .args = args,
+            .x = &x,
+            .n_chunks = ea_acts_chunks(args->x),
+            .columns = x.n < COLUMNS_FROM ? 1
+                       : ea_fmt_is_k(f)   ? (int)K_COLUMNS
+                                          : (int)B_COLUMNS,
+            .r0 = row - args->row0,
+        };
+        if (ea_fmt_is_k(f))
+            k_run(f, &w, &s.k);
+        else
+            b_run(f, &w, &s.b);
         row = last;
     }
     TILE_RELEASE();
