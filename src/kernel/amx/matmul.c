@@ -44,6 +44,8 @@ enum {
     K_COLUMNS = 2,
     B_COLUMNS = 2,
     COLUMNS_FROM = 4,
+    /* Activations that go through all tiles together: most of a second-level cache of 2 MiB. */
+    ROWS_BYTES = 1500000,
     PAIRS = 4, /* products of 64 inputs in a super-block */
 };
 
@@ -343,7 +345,7 @@ INLINE void k_unpack(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, ea_place
     for (int l = 0; l < lines; l++)
         _mm_prefetch((const char *)((uintptr_t)sb + EA_PREFETCH_BYTES +
                                     (uintptr_t)(64 * (half * lines + l))),
-                     _MM_HINT_T0);
+                     _MM_HINT_T1);
 }
 
 /* Scales and minima of a super-block. */
@@ -585,7 +587,7 @@ INLINE void b_unpack_block(const ea_fmt f, const ea_walk *w, ea_b_scratch *s, co
     for (int l = 0; l < f.code_bytes / 64 + 1; l++)
         _mm_prefetch((const char *)((uintptr_t)b_super(f, tile, p.chunk * B_BLOCKS + j) +
                                     EA_PREFETCH_BYTES + 64 * (uintptr_t)l),
-                     _MM_HINT_T0);
+                     _MM_HINT_T1);
 }
 
 /* All units of the call, and one more step for what the last one left. */
@@ -653,6 +655,19 @@ typedef union ea_scratch {
  * / 50; Q4_0 29 / 22, 29 / 42, 28 / 40, 27 / 38. */
 enum { K_LEAST_ROWS = 11, B_LEAST_ROWS = 12 };
 
+/* Groups of rows that go through all tiles together: as many as stay in the second-level cache,
+ * while each super-block of weights that is unpacked serves as many as possible; about the same
+ * number each time. */
+static int groups_at_once(const ea_matmul_args *args)
+{
+    const size_t group_bytes = (size_t)ea_acts_chunks(args->x) * GROUP * sizeof(struct ea_q8_chunk);
+    const int n = (args->row0 + args->n_rows - 1) / GROUP - args->row0 / GROUP + 1;
+    const int most =
+        (int)EA_MIN(EA_MAX(ROWS_BYTES / group_bytes, (size_t)COLUMNS_FROM), (size_t)MAX_GROUPS);
+    const int n_times = (n + most - 1) / most;
+    return (n + n_times - 1) / n_times;
+}
+
 INLINE void run(const ea_fmt f, const ea_matmul_args *args, const ea_matmul_impl *few_rows)
 {
     if (args->n_rows < (ea_fmt_is_k(f) ? K_LEAST_ROWS : B_LEAST_ROWS)) {
@@ -661,9 +676,9 @@ INLINE void run(const ea_fmt f, const ea_matmul_args *args, const ea_matmul_impl
     }
     ea_scratch s;
     TILE_CONFIG(ea_fmt_is_k(f) ? &k_config : &b_config);
-    const int end = args->row0 + args->n_rows;
+    const int end = args->row0 + args->n_rows, n_groups = groups_at_once(args);
     for (int row = args->row0; row < end;) {
-        const int first = row / GROUP * GROUP, last = EA_MIN(end, first + MAX_GROUPS * GROUP);
+        const int first = row / GROUP * GROUP, last = EA_MIN(end, first + n_groups * GROUP);
         const ea_groups x = {.x = ea_acts_q8(args->x, ea_fmt_form(f), first),
                              .stride = (size_t)ea_acts_chunks(args->x) * GROUP,
                              .n = (last - first + GROUP - 1) / GROUP,
