@@ -233,12 +233,14 @@ typedef struct ea_engine_params {
     int n_threads; /* workers, engine thread included; 0 = physical cores allowed to us */
     int n_ctx; /* KV tokens in all (-c); 0 = min(trained context, 32768) * up to what memory allows
                 */
-    int n_parallel;     /* agents running at once (-np), 1..256; 0 = 4 */
-    int n_ctx_agent;    /* longest single timeline (--ctx-agent); 0 = the smaller of n_ctx and the
-                           trained length */
-    int n_batch;        /* most rows of one step; 0 = 512 */
-    int n_queue;        /* requests waiting beyond the running ones before EA_EBUSY; 0 = 1024 */
-    double max_gap_ms;  /* bound on the time between two tokens of a running agent; 0 = 400 */
+    int n_parallel;    /* agents running at once (-np), 1..256; 0 = 4 */
+    int n_ctx_agent;   /* longest single timeline (--ctx-agent); 0 = the smaller of n_ctx and the
+                          trained length */
+    int n_batch;       /* most rows of one step; 0 = 512 */
+    int n_queue;       /* requests waiting beyond the running ones before EA_EBUSY; 0 = 1024 */
+    double max_gap_ms; /* bound on the time between two tokens of a running agent; 0 = 400 */
+    bool no_bind; /* false: where there is a worker for each core allowed to us, each is bound to
+                     one; true: they go where the system puts them */
     ea_kv_type kv_type; /* EA_EUNSUPPORTED unless EA_KV_F16 or the heads' width is a multiple of 32
                          */
     ea_log_fn log;

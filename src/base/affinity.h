@@ -1,5 +1,5 @@
-/* affinity.h: binding threads to cores, for measurements: a scheduler may leave two threads on one
- * core while low-priority work has the other. The engine's threads are not bound. */
+/* affinity.h: binding threads to cores: a scheduler may leave two threads on one core while
+ * low-priority work has the other. */
 #ifndef EA_BASE_AFFINITY_H
 #define EA_BASE_AFFINITY_H
 

@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/affinity.h"
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/mem.h"
@@ -50,6 +51,7 @@ struct ea_pool {
     /* Written while no piece is open, read by holders of pieces. */
     _Alignas(64) ea_pool_work work;
     int stretch, n_pieces;
+    int bind_caller; /* processor for whoever calls next, or -1 */
 };
 
 struct ea_pool_thread {
@@ -177,6 +179,9 @@ void ea_pool_run(ea_pool *pool, const ea_pool_work *work)
 {
     struct ea_pool_thread *self = &pool->workers[0];
     uint64_t open;
+    if (pool->bind_caller >= 0)
+        (void)ea_affinity_bind(pool->bind_caller, NULL);
+    pool->bind_caller = -1;
     pool->work = *work;
     open_stretch(pool, 0);
     while (!((open = run_piece(self)) & CLOSED))
@@ -193,6 +198,7 @@ ea_status ea_pool_create(int n_threads, ea_pool **out, ea_error *err)
         return ea_fail(err, EA_ENOMEM, "out of memory: worker pool");
     memset(pool, 0, sizeof *pool);
     atomic_init(&pool->open.all, CLOSED);
+    pool->bind_caller = -1;
     pool->n = n_threads;
     pool->threads = ea_calloc((size_t)n_threads, sizeof *pool->threads);
     pool->workers = ea_calloc((size_t)n_threads, sizeof *pool->workers);
@@ -228,6 +234,20 @@ void ea_pool_destroy(ea_pool *pool)
     ea_free(pool->threads);
     ea_free(pool->workers);
     free(pool);
+}
+
+void ea_pool_bind(ea_pool *pool)
+{
+    int cpus[EA_MAX_THREADS];
+    if (ea_affinity_cores(cpus, EA_MAX_THREADS) != pool->n)
+        return;
+    for (int i = 1; i < pool->n; i++) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET((unsigned)cpus[i], &set);
+        (void)pthread_setaffinity_np(pool->threads[i - 1], sizeof set, &set);
+    }
+    pool->bind_caller = cpus[0];
 }
 
 int ea_pool_size(const ea_pool *pool)

@@ -100,6 +100,8 @@ void ea_cli_engine_params(const ea_options *o, ea_engine_params *out)
         out->n_batch = (int)ea_opt_int(o, EA_OPT_BATCH_SIZE);
     if (ea_option_table[EA_OPT_CTX_SIZE].commands & o->command->bit)
         out->n_ctx = (int)ea_opt_int(o, EA_OPT_CTX_SIZE);
+    if (ea_option_table[EA_OPT_NO_BIND].commands & o->command->bit)
+        out->no_bind = ea_opt_flag(o, EA_OPT_NO_BIND);
     if (ea_option_table[EA_OPT_MAX_GAP_MS].commands & o->command->bit)
         out->max_gap_ms = ea_opt_num(o, EA_OPT_MAX_GAP_MS);
     const char *kv_type = ea_opt_text(o, EA_OPT_KV_TYPE);

@@ -40,7 +40,7 @@ static ea_status page_size(const ea_model *model, ea_kv_type kv_type, ea_device_
                            ea_error *err)
 {
     ea_device *dev = NULL;
-    EA_TRY(ea_model_open_device(model, 1, 1, 1, 1, kv_type, &dev, err));
+    EA_TRY(ea_model_open_device(model, 1, false, 1, 1, 1, kv_type, &dev, err));
     *out = dev->info;
     ea_device_destroy(dev);
     return EA_OK;
@@ -100,7 +100,7 @@ ea_status ea_engine_create(const ea_model *model, const ea_engine_params *p, ea_
             "n_ctx_agent: a timeline of %d tokens does not fit into %d KV tokens (n_ctx)",
             p->n_ctx_agent, p->n_ctx);
     ea_device *dev = NULL;
-    EA_TRY(ea_model_open_device(model, n_threads, n_pages, EA_MAX(n_batch, n_parallel),
+    EA_TRY(ea_model_open_device(model, n_threads, !p->no_bind, n_pages, EA_MAX(n_batch, n_parallel),
                                 n_parallel + EXTRA_LOGIT_ROWS, p->kv_type, &dev, err));
     return ea_engine_create_on(model, dev, p, out, err);
 }

@@ -3,7 +3,7 @@
 #include "device/cpu/cpu.h"
 #include "engine/internal.h"
 
-ea_status ea_model_open_device(const struct ea_model *model, int n_threads, int n_pages,
+ea_status ea_model_open_device(const struct ea_model *model, int n_threads, bool bind, int n_pages,
                                int max_rows, int max_logit_rows, ea_kv_type kv_type,
                                ea_device **out, ea_error *err)
 {
@@ -13,6 +13,7 @@ ea_status ea_model_open_device(const struct ea_model *model, int n_threads, int 
                                    .n_pages = n_pages,
                                    .max_rows = max_rows,
                                    .max_logit_rows = max_logit_rows,
-                                   .kv_type = kv_type};
+                                   .kv_type = kv_type,
+                                   .bind = bind};
     return ea_cpu_device_create(model->weights, &params, out, err);
 }

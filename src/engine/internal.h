@@ -26,7 +26,7 @@ struct ea_model {
 
 /* A device for one engine over the model's weights (n_pages KV pages of kv_type). In device_open.c,
  * so that tests of the engine can put a fake one in its place. */
-ea_status ea_model_open_device(const struct ea_model *model, int n_threads, int n_pages,
+ea_status ea_model_open_device(const struct ea_model *model, int n_threads, bool bind, int n_pages,
                                int max_rows, int max_logit_rows, ea_kv_type kv_type,
                                ea_device **out, ea_error *err) EA_MUST_CHECK;
 

@@ -44,7 +44,7 @@ ea_device *test_device_kv(const test_model *m, int n_threads, int n_pages, int m
 {
     ea_error err = {0};
     ea_device *dev;
-    ea_cpu_device_params params = {n_threads, n_pages, max_rows, max_logit_rows, kv_type};
+    ea_cpu_device_params params = {n_threads, n_pages, max_rows, max_logit_rows, kv_type, false};
     assert_ok(ea_cpu_device_create(m->weights, &params, &dev, &err), &err);
     return dev;
 }

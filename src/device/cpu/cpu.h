@@ -43,6 +43,7 @@ typedef struct ea_cpu_device_params {
     int max_rows;       /* of a step */
     int max_logit_rows; /* rows of a step that may want ARGMAX or LOGITS */
     ea_kv_type kv_type; /* EA_EUNSUPPORTED where a head's width does not allow it */
+    bool bind;          /* bind workers and the thread of the first step to cores: ea_pool_bind */
 } ea_cpu_device_params;
 
 /* Memory for max_rows and the pages is reserved here and touched on first use. */

@@ -478,6 +478,8 @@ ea_status ea_cpu_device_create(const ea_cpu_weights *weights, const ea_cpu_devic
     d->plan = weights->plan;
     EA_TRY_GOTO(ea_pool_create(params->n_threads, &d->pool, err));
     d->n_workers = params->n_threads;
+    if (params->bind)
+        ea_pool_bind(d->pool);
     d->kv_type = params->kv_type;
     d->base.info = (ea_device_info){.name = "cpu",
                                     .n_vocab = d->plan->n_vocab,

@@ -1,8 +1,12 @@
 /* test_pool.c: the worker pool: every piece once, stretches in order, sleepers that wake. */
 #include "support.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
+#include "base/affinity.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -193,6 +197,61 @@ static void empty_runs_return(void **state)
     ea_pool_destroy(pool);
 }
 
+/* Each worker that ran a piece says how many processors it may use. */
+struct bound_arg {
+    atomic_int n_seen, n_bound;
+};
+
+static int many_pieces(void *arg, int stretch)
+{
+    (void)arg;
+    (void)stretch;
+    return 200;
+}
+
+static void note_binding(const ea_worker *worker, void *arg, int stretch, int piece)
+{
+    struct bound_arg *a = arg;
+    cpu_set_t set;
+    (void)worker;
+    (void)stretch;
+    (void)piece;
+    atomic_fetch_add(&a->n_seen, 1);
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) == 1)
+        atomic_fetch_add(&a->n_bound, 1);
+}
+
+/* In a thread of its own, since the caller of a bound pool stays bound. */
+static void *run_bound(void *arg)
+{
+    ea_pool *pool = make_pool(*(int *)arg);
+    struct bound_arg *a = calloc(1, sizeof *a);
+    ea_pool_bind(pool);
+    ea_pool_run(pool, &(ea_pool_work){1, many_pieces, note_binding, a});
+    ea_pool_destroy(pool);
+    return a;
+}
+
+static void workers_are_bound_where_each_has_a_core(void **state)
+{
+    (void)state;
+    int cpus[4], n_cores = ea_affinity_cores(cpus, 4);
+    cpu_set_t mask;
+    assert_int_equal(sched_getaffinity(0, sizeof mask, &mask), 0);
+    for (int n = EA_MAX(n_cores - 1, 1); n <= n_cores + 1; n++) {
+        pthread_t thread;
+        void *result;
+        assert_int_equal(pthread_create(&thread, NULL, run_bound, &n), 0);
+        assert_int_equal(pthread_join(thread, &result), 0);
+        struct bound_arg *a = result;
+        assert_int_equal(a->n_seen, 200);
+        /* With one processor in all, everybody is bound anyway. */
+        if (n == n_cores || CPU_COUNT(&mask) > 1)
+            assert_int_equal(a->n_bound, n == n_cores ? 200 : 0);
+        free(a);
+    }
+}
+
 static void running_does_not_allocate(void **state)
 {
     (void)state;
@@ -224,6 +283,7 @@ int main(void)
         cmocka_unit_test(runs_end_without_late_workers),
         cmocka_unit_test(the_last_piece_wakes_the_sleepers),
         cmocka_unit_test(empty_runs_return),
+        cmocka_unit_test(workers_are_bound_where_each_has_a_core),
         cmocka_unit_test(running_does_not_allocate),
         cmocka_unit_test(bad_sizes_are_refused),
     };

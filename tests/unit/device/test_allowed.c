@@ -27,7 +27,7 @@ static ea_device *open_device(const fixture *f, int n_threads)
 {
     ea_error err = {0};
     ea_device *dev;
-    ea_cpu_device_params params = {n_threads, 4, N_ROWS, N_ROWS, EA_KV_F16};
+    ea_cpu_device_params params = {n_threads, 4, N_ROWS, N_ROWS, EA_KV_F16, false};
     assert_ok(ea_cpu_device_create(f->w, &params, &dev, &err), &err);
     return dev;
 }

@@ -183,10 +183,13 @@ static void device_refuses_by_name(void **state)
         ea_cpu_device_params params;
         const char *field;
     } cases[] = {
-        {{0, 4, 8, 8, EA_KV_F16}, "threads"},        {{1, 0, 8, 8, EA_KV_F16}, "n_pages"},
-        {{1, 4, 0, 8, EA_KV_F16}, "max_rows"},       {{1, 4, 5000, 8, EA_KV_F16}, "max_rows"},
-        {{1, 4, 8, 0, EA_KV_F16}, "max_logit_rows"}, {{1, 4, 8, 9, EA_KV_F16}, "max_logit"},
-        {{1, 4, 8, 8, (ea_kv_type)7}, "kv_type: 7"},
+        {{0, 4, 8, 8, EA_KV_F16, false}, "threads"},
+        {{1, 0, 8, 8, EA_KV_F16, false}, "n_pages"},
+        {{1, 4, 0, 8, EA_KV_F16, false}, "max_rows"},
+        {{1, 4, 5000, 8, EA_KV_F16, false}, "max_rows"},
+        {{1, 4, 8, 0, EA_KV_F16, false}, "max_logit_rows"},
+        {{1, 4, 8, 9, EA_KV_F16, false}, "max_logit"},
+        {{1, 4, 8, 8, (ea_kv_type)7, false}, "kv_type: 7"},
     };
     for (size_t i = 0; i < EA_ARRAY_LEN(cases); i++) {
         ea_error err = {0};
@@ -205,7 +208,7 @@ static void device_says_what_it_is(void **state)
     ea_cpu_weights *w = pack(f);
     ea_error err = {0};
     ea_device *dev;
-    ea_cpu_device_params params = {2, 4, 8, 3, EA_KV_F16};
+    ea_cpu_device_params params = {2, 4, 8, 3, EA_KV_F16, false};
     assert_ok(ea_cpu_device_create(w, &params, &dev, &err), &err);
     assert_string_equal(dev->info.name, "cpu");
     assert_int_equal(dev->info.n_vocab, 270);
@@ -225,7 +228,7 @@ static void rows_that_it_cannot_run_are_refused(void **state)
     ea_cpu_weights *w = pack(*state);
     ea_error err = {0};
     ea_device *dev;
-    ea_cpu_device_params params = {1, 4, 8, 3, EA_KV_F16};
+    ea_cpu_device_params params = {1, 4, 8, 3, EA_KV_F16, false};
     assert_ok(ea_cpu_device_create(w, &params, &dev, &err), &err);
     int32_t page = 0;
     ea_seq seq = {&page, 1};
@@ -254,7 +257,7 @@ static void input_embeddings(void **state)
     ea_cpu_weights *w = pack(f);
     ea_error err = {0};
     ea_device *dev;
-    ea_cpu_device_params params = {1, 4, 8, 3, EA_KV_F16};
+    ea_cpu_device_params params = {1, 4, 8, 3, EA_KV_F16, false};
     assert_ok(ea_cpu_device_create(w, &params, &dev, &err), &err);
     const ea_gguf_tensor *t = ea_gguf_tensor_find(f->g, "token_embd.weight");
     float embd[64], by_token[270];
@@ -282,7 +285,7 @@ static void survives_out_of_memory(void **state)
         ea_cpu_weights *w = NULL;
         ea_device *dev = NULL;
         ea_cpu_weights_params wp = {.n_threads = 2};
-        ea_cpu_device_params dp = {2, 4, 8, 3, EA_KV_F16};
+        ea_cpu_device_params dp = {2, 4, 8, 3, EA_KV_F16, false};
         ea_alloc_fail_at(n);
         ea_status status = ea_cpu_weights_create(&f->def->plan, &wp, &w, &err);
         if (status == EA_OK)
