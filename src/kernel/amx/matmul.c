@@ -171,6 +171,9 @@ typedef struct ea_k_head {
  * units under way, [row][column]. It is kept small: with the activations that stream by it should
  * stay in the first-level cache, or every store of a tile waits for the second. */
 enum { K_HEADS = 4, K_SUMS = 2, K_MIN_SUMS = 3 };
+
+/* How far ahead weights are asked for: about one super-block of Q4_K. */
+enum { K_FETCH_BYTES = 2048 };
 typedef struct ea_k_scratch {
     _Alignas(64) uint8_t codes[K_COLUMNS][PAIRS][2][16][64];
     _Alignas(64) uint32_t mins[K_COLUMNS][16][16];
@@ -315,10 +318,13 @@ INLINE const uint8_t *k_super(const ea_fmt f, const ea_walk *w, ea_place p)
            (size_t)p.chunk * ea_fmt_sb_bytes(f);
 }
 
-/* Rows r0 .. r0 + 7 of unit v, whose sums are stored. */
+/* Rows r0 .. r0 + 7 of unit v, whose sums are stored. fetch: the super-block that this step
+ * unpacks, or NULL; what follows it is asked for line by line between the rows, since a burst would
+ * fill all buffers that loads of tiles need too. */
 INLINE void k_scale(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, const ea_place p, int v,
-                    const int r0)
+                    const int r0, const uint8_t *fetch)
 {
+    const int lines = ((int)ea_fmt_sb_bytes(f) / 64 + GROUP - 1) / GROUP;
     const ea_k_head *head = &s->head[p.i % K_HEADS][p.t];
     const struct ea_q8_chunk *x = walk_acts(w, p);
     const __m512 d = _mm512_load_ps(head->d), dmin = _mm512_load_ps(head->dmin);
@@ -327,9 +333,14 @@ INLINE void k_scale(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, const ea_
         for (int r = r0; r < r0 + 8; r++)
             _mm512_store_ps(acc[r], _mm512_setzero_ps());
 #pragma GCC unroll 8
-    for (int r = r0; r < r0 + 8; r++)
+    for (int r = r0; r < r0 + 8; r++) {
+        for (int l = 0; l < lines && fetch; l++)
+            _mm_prefetch(
+                (const char *)((uintptr_t)fetch + K_FETCH_BYTES + 64 * (uintptr_t)(r * lines + l)),
+                _MM_HINT_T1);
         k_scale_row(f, load(s->hi[v % K_SUMS][r]), load(s->lo[v % K_SUMS][r]),
                     s->min[v % K_MIN_SUMS][r], d, dmin, &x[r].d[0], acc[r]);
+    }
     if (p.chunk == w->n_chunks - 1)
         put_rows(w, p, r0, r0 + 8, acc);
 }
@@ -338,14 +349,9 @@ INLINE void k_scale(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, const ea_
 INLINE void k_unpack(const ea_fmt f, const ea_walk *w, ea_k_scratch *s, ea_place p, const int half)
 {
     const uint8_t *sb = k_super(f, w, p);
-    const int lines = (int)ea_fmt_sb_bytes(f) / 128 + 1;
 #pragma GCC unroll 4
     for (int j = 4 * half; j < 4 * half + 4; j++)
         k_unpack_block(f, sb, j, s->codes[p.t]);
-    for (int l = 0; l < lines; l++)
-        _mm_prefetch((const char *)((uintptr_t)sb + EA_PREFETCH_BYTES +
-                                    (uintptr_t)(64 * (half * lines + l))),
-                     _MM_HINT_T1);
 }
 
 /* Scales and minima of a super-block. */
@@ -442,7 +448,7 @@ INLINE void k_run(const ea_fmt f, const ea_walk *w, ea_k_scratch *s)
             if (unpack)
                 k_unpack(f, w, s, ahead, half);
             if (v >= 2)
-                k_scale(f, w, s, old[0], v - 2, 8 * half);
+                k_scale(f, w, s, old[0], v - 2, 8 * half, unpack ? k_super(f, w, ahead) : NULL);
         }
         old[0] = old[1], old[1] = p, p = walk_next(w, p);
     }
