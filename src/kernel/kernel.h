@@ -52,6 +52,9 @@ ea_status ea_matrix_init(ea_matrix *m, ea_dtype type, int n, int k, size_t *n_by
 /* Pack one tile from the tensor's file rows (row i at rows + i * ea_dtype_row_bytes(type, k));
  * m->data is set. */
 void ea_matrix_pack_tile(const ea_matrix *m, int tile, const void *rows);
+/* How a product of this matrix with n_rows is best cut: pieces are multiples of *unit tiles;
+ * returns about what a tile takes in nanoseconds, right to a factor of two or so. */
+double ea_matrix_cut(const ea_matrix *m, int n_rows, int *unit);
 /* The form of the activations that this matrix reads. */
 ea_acts_form ea_matrix_form(const ea_matrix *m);
 

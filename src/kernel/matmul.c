@@ -18,6 +18,17 @@ static size_t tile_bytes(const ea_tile_layout *l, int k)
     return (n + 63) / 64 * 64;
 }
 
+double ea_matrix_cut(const ea_matrix *m, int n_rows, int *unit)
+{
+    const ea_matmul_impl *impl = m->impl;
+    bool matrix_unit = impl->unit_rows && n_rows >= impl->unit_rows;
+    *unit = matrix_unit ? impl->unit_tiles : 1;
+    /* Right orders of magnitude on any machine: 10 bytes of weights, 60 multiply-adds. */
+    double read_ns = (double)m->tile_bytes / 10.0;
+    double compute_ns = (double)n_rows * EA_TILE_N * m->k / (matrix_unit ? impl->unit_speed : 60);
+    return EA_MAX(read_ns, compute_ns);
+}
+
 void ea_matrix_init_impl(ea_matrix *m, const ea_matmul_impl *impl, int n, int k, size_t *n_bytes)
 {
     /* No overflow within the limits of ea_matrix_init: tiles <= 2^18, bytes of a tile <= 2^24. */

@@ -279,7 +279,7 @@ INLINE void run(const ea_float_kind kind, const ea_matmul_args *args)
     {                                                  \
         run(kind, args);                               \
     }                                                  \
-    const ea_matmul_impl IMPL(name, LEVEL) = {&ea_layout_##name, run_##name};
+    const ea_matmul_impl IMPL(name, LEVEL) = {.layout = &ea_layout_##name, .run = run_##name};
 FORMAT(f32, KIND_F32)
 FORMAT(f16, KIND_F16)
 FORMAT(bf16, KIND_BF16)

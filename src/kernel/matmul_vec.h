@@ -740,6 +740,6 @@ static void run(const ea_matmul_args *args, const ea_tile_fns *fns)
                                  many_pays(ea_fmt_##name) ? name##_many : NULL};                 \
         run(args, &fns);                                                                         \
     }                                                                                            \
-    const ea_matmul_impl IMPL(name, LEVEL) = {&ea_layout_##name, run_##name};
+    const ea_matmul_impl IMPL(name, LEVEL) = {.layout = &ea_layout_##name, .run = run_##name};
 #include "kernel/formats.def"
 #undef EA_FORMAT

@@ -17,11 +17,10 @@
 int ea_cpu_cut_pieces(ea_cpu_device *d, const ea_matrix *m, int n_rows, int n_tiles, int unit,
                       int most)
 {
-    /* The smallest piece is about 5 us of work, so that claims cost nothing; 10 bytes of weights
-     * and 60 multiply-adds a nanosecond are the right order of magnitude on any machine. */
-    double read_ns = (double)m->tile_bytes / 10.0;
-    double compute_ns = (double)n_rows * EA_TILE_N * m->k / 60.0;
-    double fit = 5000.0 / EA_MAX(read_ns, compute_ns);
+    /* The smallest piece is about 5 us of work, so that claims cost nothing. */
+    int kernel_unit;
+    double fit = 5000.0 / ea_matrix_cut(m, n_rows, &kernel_unit);
+    unit = EA_MAX(unit, kernel_unit); /* both are powers of two */
     int least = EA_MAX((int)fmin(fmax(fit, 1.0), n_tiles) / unit, 1) * unit, n = 0;
     for (int first = 0; first < n_tiles; n++) {
         int fair = (n_tiles - first) / (2 * d->n_workers * unit) * unit;

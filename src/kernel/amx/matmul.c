@@ -659,7 +659,7 @@ typedef union ea_scratch {
  * steps of 16. Measured on one core (Emerald Rapids), ns a 32-block and 16 rows, here / VNNI, at 8,
  * 16, 32 and 256 rows: Q4_K 27 / 22, 27 / 43, 24 / 41, 18 / 40; Q6_K 39 / 31, 39 / 58, 25 / 53, 16
  * / 50; Q4_0 29 / 22, 29 / 42, 28 / 40, 27 / 38. */
-enum { K_LEAST_ROWS = 11, B_LEAST_ROWS = 12 };
+enum { LEAST_ROWS = 11 };
 
 /* Groups of rows that go through all tiles together: as many as stay in the second-level cache,
  * while each super-block of weights that is unpacked serves as many as possible; about the same
@@ -676,7 +676,7 @@ static int groups_at_once(const ea_matmul_args *args)
 
 INLINE void run(const ea_fmt f, const ea_matmul_args *args, const ea_matmul_impl *few_rows)
 {
-    if (args->n_rows < (ea_fmt_is_k(f) ? K_LEAST_ROWS : B_LEAST_ROWS)) {
+    if (args->n_rows < LEAST_ROWS) {
         few_rows->run(args);
         return;
     }
@@ -708,11 +708,15 @@ INLINE void run(const ea_fmt f, const ea_matmul_args *args, const ea_matmul_impl
     TILE_RELEASE();
 }
 
-#define EA_FORMAT(name, ...)                                       \
-    static void run_##name(const ea_matmul_args *args)             \
-    {                                                              \
-        run(ea_fmt_##name, args, &ea_matmul_##name##__avx512vnni); \
-    }                                                              \
-    const ea_matmul_impl EA_AMX_IMPL(name) = {&ea_layout_##name, run_##name};
+#define EA_FORMAT(name, ...)                                               \
+    static void run_##name(const ea_matmul_args *args)                     \
+    {                                                                      \
+        run(ea_fmt_##name, args, &ea_matmul_##name##__avx512vnni);         \
+    }                                                                      \
+    const ea_matmul_impl EA_AMX_IMPL(name) = {.layout = &ea_layout_##name, \
+                                              .run = run_##name,           \
+                                              .unit_rows = LEAST_ROWS,     \
+                                              .unit_tiles = K_COLUMNS,     \
+                                              .unit_speed = 300};
 #include "kernel/formats.def"
 #undef EA_FORMAT

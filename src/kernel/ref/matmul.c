@@ -386,5 +386,5 @@ RUN(q2_k, K16_MIN)
 
 #define EA_SLOT(name, ret, args, names)
 #define EA_MATMUL(name, dtype) \
-    const ea_matmul_impl ea_matmul_##name##__ref = {&ea_layout_##name, run_##name};
+    const ea_matmul_impl ea_matmul_##name##__ref = {.layout = &ea_layout_##name, .run = run_##name};
 #include "kernel/kernel_slots.def"
