@@ -30,6 +30,7 @@
  *   vi_madd16                int16 pairs multiplied and added
  *   vi_dot2(acc, a, b)       acc + vi_madd16(a, b)
  *   vi_dot4(acc, u, s)       VNNI: acc + sum of four u8 * s8
+ *   vi_dot2_at vi_dot4_at    the same with s (b) the 32 bits at an address, for all lanes
  *   vi_madd8(u, s) vi_add16  without VNNI: pairs u8 * s8 in int16, saturating
  *   vi_abs8(v) vi_sign8(x, w)  without VNNI: |v|; x with w's sign, 0 where w is 0
  *   vi_from_u8(p) vi_from_i8(p)  16 bytes to int32
@@ -140,13 +141,24 @@ INLINE void next_chunk(ea_rows *rows, const int n_rows)
         rows->x[i] += EA_ACTS_GROUP;
 }
 
-/* Ask for n lines from p on, which may be past the end. To the second-level cache, which can wait
- * for more lines than the first: 15.8 GB/s of Q4_K instead of 14.8 on one core of a Xeon. */
-INLINE void prefetch(const uint8_t *p, const int n)
+/* Weights that a pass over a tile asks for: of each super-block's lines every step-th from the
+ * first on, `ahead` bytes after those that it works on. step = 0: none. */
+typedef struct ea_fetch {
+    size_t ahead;
+    int first, step;
+} ea_fetch;
+
+/* Ask for what is due while n lines from p on are worked on; it may be past the end. To the second-
+ * level cache, which can wait for more lines than the first: 15.8 GB/s of Q4_K instead of 14.8 on
+ * one core of a Xeon. */
+INLINE void prefetch(const ea_fetch fetch, const uint8_t *p, const int n)
 {
-#pragma GCC unroll 16
-    for (int l = 0; l < n; l++)
-        _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)(64 * l)), _MM_HINT_T1);
+    if (fetch.step == 0)
+        return;
+    const uintptr_t line = (uintptr_t)p + fetch.ahead;
+#pragma GCC unroll 1
+    for (int l = fetch.first; l < n; l += fetch.step)
+        _mm_prefetch((const char *)(line + (uintptr_t)(64 * l)), _MM_HINT_T1);
 }
 
 /* ---- integer dot products ---- */
@@ -162,7 +174,7 @@ INLINE void add_groups(const ea_fmt f, const ea_store store, const uint8_t *code
         const vi w = group_codes(f, store, codes, g);
         UNROLL_ROWS
         for (int r = 0; r < n_rows; r++)
-            dot[r] = vi_dot4(dot[r], w, vi_set1_32(load32(ROW(rows, r)->q + 32 * j + 4 * g)));
+            dot[r] = vi_dot4_at(dot[r], w, ROW(rows, r)->q + 32 * j + 4 * g);
     }
 #else
     const int span = EA_MIN(span_groups(f), g1 - g0);
@@ -252,11 +264,10 @@ INLINE int exact_blocks(const ea_fmt f)
 
 /* Weights that are asked for ahead while a super-block is worked on, where they come from memory:
  * evenly, since a burst fills the line buffers and everything waits. */
-INLINE void prefetch_part(const ea_fmt f, const uint8_t *ahead, const int j)
+INLINE void prefetch_part(const ea_fmt f, const ea_fetch fetch, const uint8_t *small, const int j)
 {
     const int lines = ((int)ea_fmt_sb_bytes(f) / 64 + 7) / 8;
-    if (ahead)
-        prefetch(ahead + 64 * lines * j, lines);
+    prefetch(fetch, small + 256 - f.head_bytes + 64 * lines * j, lines);
 }
 
 /* isum += the groups' integer products times their integer scale, as f32 or as int32. */
@@ -279,7 +290,7 @@ INLINE void add_scaled(const ea_fmt f, const ea_store store, const uint8_t *code
 
 /* Blocks j0 .. j1 - 1 of a super-block. */
 INLINE void add_blocks(const ea_fmt f, const ea_store store, const uint8_t *small,
-                       const uint8_t *codes, const uint8_t *ahead, const bool subtract,
+                       const uint8_t *codes, const ea_fetch fetch, const bool subtract,
                        const ea_rows *rows, const int j0, const int j1, const int n_rows,
                        vf s[MAX_ROWS], vi isum[MAX_ROWS])
 {
@@ -287,7 +298,7 @@ INLINE void add_blocks(const ea_fmt f, const ea_store store, const uint8_t *smal
 #pragma GCC unroll 2
     for (int j = j0; j < j1; j++) {
         const uint8_t *c = codes + j * step;
-        prefetch_part(f, ahead, j);
+        prefetch_part(f, fetch, small, j);
         if (ea_fmt_is_k16(f)) {
             add_scaled(f, store, c, 0, 4, subtract, rows, j, n_rows, small + 32 * j, s, isum);
             add_scaled(f, store, c, 4, 8, subtract, rows, j, n_rows, small + 32 * j + 16, s, isum);
@@ -318,7 +329,7 @@ INLINE void add_sums(const ea_fmt f, const bool fold, const uint8_t *small, cons
         for (int r = 0; r < n_rows; r++) {
             const struct ea_q8_chunk *x = ROW(rows, r);
             const int16_t *sums = (ea_fmt_is_k16(f) ? x->sum16 : x->sum32) + 2 * i;
-            sum[r] = vi_dot2(sum[r], m, vi_set1_32(load32(sums)));
+            sum[r] = vi_dot2_at(sum[r], m, sums);
         }
     }
 }
@@ -352,7 +363,7 @@ INLINE void finish_super(const ea_fmt f, const uint8_t *d, const uint8_t *small,
  * d and dmin at d. The sums of a super-block are a second set of accumulators: acc waits in memory.
  */
 INLINE void super_rows(const ea_fmt f, const ea_store store, const uint8_t *d, const uint8_t *small,
-                       const uint8_t *codes, const uint8_t *ahead, const ea_rows *rows,
+                       const uint8_t *codes, const ea_fetch fetch, const ea_rows *rows,
                        const int n_rows, float acc[MAX_ROWS][EA_TILE_N])
 {
     const int exact = exact_blocks(f);
@@ -370,18 +381,18 @@ INLINE void super_rows(const ea_fmt f, const ea_store store, const uint8_t *d, c
         s[r] = at_once && exact ? vf_from_i32(isum[r]) : vf_zero();
     if (exact == 4) { /* two sums, each exact: adding them rounds as converting the whole would */
         _Alignas(64) float first[MAX_ROWS][EA_TILE_N];
-        add_blocks(f, store, small, codes, ahead, subtract, rows, 0, 4, n_rows, s, isum);
+        add_blocks(f, store, small, codes, fetch, subtract, rows, 0, 4, n_rows, s, isum);
         UNROLL_ROWS
         for (int r = 0; r < n_rows; r++) {
             vf_store(first[r], s[r]);
             s[r] = vf_zero();
         }
-        add_blocks(f, store, small, codes, ahead, subtract, rows, 4, 8, n_rows, s, isum);
+        add_blocks(f, store, small, codes, fetch, subtract, rows, 4, 8, n_rows, s, isum);
         UNROLL_ROWS
         for (int r = 0; r < n_rows; r++)
             s[r] = vf_add(s[r], vf_load(first[r]));
     } else {
-        add_blocks(f, store, small, codes, ahead, subtract, rows, 0, 8, n_rows, s, isum);
+        add_blocks(f, store, small, codes, fetch, subtract, rows, 0, 8, n_rows, s, isum);
         UNROLL_ROWS
         for (int r = 0; r < n_rows && !exact; r++)
             s[r] = vf_from_i32(isum[r]);
@@ -428,7 +439,7 @@ INLINE void fold_block(const ea_fmt f, const uint8_t *small, const uint8_t *code
 /* super_rows for formats that fold; store is PACKED or FOLDED. A sum waits for its last step: few
  * rows have two sums each. */
 INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
-                        const uint8_t *small, const uint8_t *codes, const uint8_t *ahead,
+                        const uint8_t *small, const uint8_t *codes, const ea_fetch fetch,
                         const ea_rows *rows, const int n_rows, float acc[MAX_ROWS][EA_TILE_N])
 {
 #if VNNI
@@ -443,7 +454,7 @@ INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
 #pragma GCC unroll 1
     for (int j = 0; j < EA_CHUNK_BLOCKS; j++) {
         vi sc = vi_zero(), flip = vi_zero();
-        prefetch_part(f, ahead, j);
+        prefetch_part(f, fetch, small, j);
 #pragma GCC unroll 8
         for (int g = 0; g < 8; g++) {
             vi w;
@@ -457,7 +468,7 @@ INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
             UNROLL_ROWS
             for (int r = 0; r < n_rows; r++) {
                 vi *sum = two && g % 2 ? &odd[r] : &isum[r];
-                *sum = vi_dot4(*sum, w, vi_set1_32(load32(ROW(rows, r)->q + 32 * j + 4 * g)));
+                *sum = vi_dot4_at(*sum, w, ROW(rows, r)->q + 32 * j + 4 * g);
             }
         }
     }
@@ -466,7 +477,7 @@ INLINE void folded_rows(const ea_fmt f, const ea_store store, const uint8_t *d,
         s[r] = vf_from_i32(two ? vi_add(isum[r], odd[r]) : isum[r]);
     finish_super(f, d, small, rows, n_rows, s, acc);
 #else
-    super_rows(f, store, d, small, codes, ahead, rows, n_rows, acc);
+    super_rows(f, store, d, small, codes, fetch, rows, n_rows, acc);
 #endif
 }
 
@@ -478,7 +489,7 @@ INLINE bool fold_pays(const ea_fmt f, const int n_rows)
     return folds(f) && n_rows >= (f.codes == CODES2 ? 3 : 5);
 }
 
-INLINE void few_k(const ea_fmt f, const ea_matmul_args *args, int tile, int r, const bool fetch,
+INLINE void few_k(const ea_fmt f, const ea_matmul_args *args, int tile, int r, const ea_fetch fetch,
                   const int n_rows)
 {
     const int n_sb = args->w->k / EA_Q8_CHUNK;
@@ -492,11 +503,10 @@ INLINE void few_k(const ea_fmt f, const ea_matmul_args *args, int tile, int r, c
     for (int i = 0; i < n_sb; i++, sb += ea_fmt_sb_bytes(f)) {
         const uint8_t *d = f.front ? base + i * f.front : sb;
         const uint8_t *small = sb + f.head_bytes - 256, *codes = sb + f.head_bytes;
-        const uint8_t *ahead = fetch ? sb + EA_PREFETCH_BYTES : NULL;
         if (fold_pays(f, n_rows))
-            folded_rows(f, PACKED, d, small, codes, ahead, &rows, n_rows, acc);
+            folded_rows(f, PACKED, d, small, codes, fetch, &rows, n_rows, acc);
         else
-            super_rows(f, PACKED, d, small, codes, ahead, &rows, n_rows, acc);
+            super_rows(f, PACKED, d, small, codes, fetch, &rows, n_rows, acc);
         next_chunk(&rows, n_rows);
     }
     UNROLL_ROWS
@@ -505,7 +515,7 @@ INLINE void few_k(const ea_fmt f, const ea_matmul_args *args, int tile, int r, c
 }
 
 INLINE void few_blocks(const ea_fmt f, const ea_matmul_args *args, int tile, int r,
-                       const bool fetch, const int n_rows)
+                       const ea_fetch fetch, const int n_rows)
 {
     const int n_blocks = args->w->k / EA_Q8_K;
     const uint8_t *sb = args->w->data + (size_t)tile * args->w->tile_bytes;
@@ -517,8 +527,7 @@ INLINE void few_blocks(const ea_fmt f, const ea_matmul_args *args, int tile, int
     for (int b = 0; b < n_blocks;) {
         const int end = EA_MIN(n_blocks, b + EA_CHUNK_BLOCKS);
         for (int j = 0; b < end; b += f.sb_blocks, sb += ea_fmt_sb_bytes(f)) {
-            if (fetch)
-                prefetch(sb + EA_PREFETCH_BYTES, (int)ea_fmt_sb_bytes(f) / 64);
+            prefetch(fetch, sb, (int)ea_fmt_sb_bytes(f) / 64);
 #pragma GCC unroll 2
             for (int nth = 0; nth < f.sb_blocks; nth++, j++)
                 if (nth == 0 || b + nth < end)
@@ -534,8 +543,8 @@ INLINE void few_blocks(const ea_fmt f, const ea_matmul_args *args, int tile, int
 
 /* Rows r .. r + n_rows - 1 of args times one tile; each four of them lie in one group of 16. fetch:
  * the weights come from memory. */
-INLINE void few_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int r, const bool fetch,
-                     const int n_rows)
+INLINE void few_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int r,
+                     const ea_fetch fetch, const int n_rows)
 {
     if (ea_fmt_is_k(f))
         few_k(f, args, tile, r, fetch, n_rows);
@@ -584,14 +593,14 @@ INLINE void chunk_unpack(const ea_fmt f, ea_chunk *c)
     }
 }
 
-INLINE void chunk_rows(const ea_fmt f, const ea_chunk *c, const uint8_t *ahead, const ea_rows *rows,
+INLINE void chunk_rows(const ea_fmt f, const ea_chunk *c, const ea_fetch fetch, const ea_rows *rows,
                        const int n_rows, ea_acc *acc)
 {
     if (folds(f)) {
-        folded_rows(f, FOLDED, c->d, c->sb + f.head_bytes - 256, c->codes[0], NULL, rows, n_rows,
+        folded_rows(f, FOLDED, c->d, c->sb + f.head_bytes - 256, c->codes[0], fetch, rows, n_rows,
                     acc);
     } else if (ea_fmt_is_k(f)) {
-        super_rows(f, BYTES, c->d, c->sb + f.head_bytes - 256, c->codes[0], NULL, rows, n_rows,
+        super_rows(f, BYTES, c->d, c->sb + f.head_bytes - 256, c->codes[0], fetch, rows, n_rows,
                    acc);
     } else {
         const uint8_t *sb = c->sb;
@@ -600,8 +609,7 @@ INLINE void chunk_rows(const ea_fmt f, const ea_chunk *c, const uint8_t *ahead, 
         for (int r = 0; r < n_rows; r++)
             sum[r] = vf_load(acc[r]);
         for (int j = 0; j < c->n_blocks; j += f.sb_blocks, sb += ea_fmt_sb_bytes(f)) {
-            if (ahead)
-                prefetch(ahead + (sb - c->sb), (int)ea_fmt_sb_bytes(f) / 64);
+            prefetch(fetch, sb, (int)ea_fmt_sb_bytes(f) / 64);
 #pragma GCC unroll 2
             for (int nth = 0; nth < f.sb_blocks; nth++)
                 if (nth == 0 || j + nth < c->n_blocks)
@@ -615,8 +623,8 @@ INLINE void chunk_rows(const ea_fmt f, const ea_chunk *c, const uint8_t *ahead, 
 
 /* Rows r .. r + n_rows - 1 of args, a multiple of 4 that is at most MANY_ROWS and begins at a
  * multiple of 4 of its buffer, times one tile. */
-INLINE void many_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int r, const bool fetch,
-                      int n_rows)
+INLINE void many_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int r,
+                      const ea_fetch fetch, int n_rows)
 {
     const int n_blocks = args->w->k / EA_Q8_K;
     const uint8_t *base = args->w->data + (size_t)tile * args->w->tile_bytes;
@@ -631,20 +639,18 @@ INLINE void many_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int 
         if (!f.front)
             c.d = c.sb;
         int i = 0;
-#define ROW_BLOCK(n)                                                                            \
-    {                                                                                           \
-        ea_rows rows = first_chunks(f, args, r + i, n);                                         \
-        for (int q = 0; q < (n) / 4; q++)                                                       \
-            rows.x[q] += b / EA_CHUNK_BLOCKS * EA_ACTS_GROUP;                                   \
-        chunk_rows(f, &c, fetch &&i == 0 ? c.sb + EA_PREFETCH_BYTES : NULL, &rows, n, acc + i); \
+#define ROW_BLOCK(n)                                                          \
+    {                                                                         \
+        ea_rows rows = first_chunks(f, args, r + i, n);                       \
+        for (int q = 0; q < (n) / 4; q++)                                     \
+            rows.x[q] += b / EA_CHUNK_BLOCKS * EA_ACTS_GROUP;                 \
+        chunk_rows(f, &c, i == 0 ? fetch : (ea_fetch){0}, &rows, n, acc + i); \
     }
         for (; i + MAX_ROWS <= n_rows; i += MAX_ROWS)
             ROW_BLOCK(MAX_ROWS)
 #if MAX_ROWS > 8
-        if (i + 8 <= n_rows) {
+        for (; i + 8 <= n_rows; i += 8)
             ROW_BLOCK(8)
-            i += 8;
-        }
 #endif
 #if MAX_ROWS > 4
         if (i < n_rows)
@@ -661,10 +667,11 @@ INLINE void many_rows(const ea_fmt f, const ea_matmul_args *args, int tile, int 
 
 /* ---- rows in blocks ---- */
 
-/* Kernels of one format: few[n - 1] for n rows; many may be NULL. */
+/* Kernels of one format: few[n - 1] for n rows; many may be NULL. heavy: a byte each weight. */
 typedef struct ea_tile_fns {
-    void (*few[MAX_ROWS])(const ea_matmul_args *args, int tile, int r, bool fetch);
-    void (*many)(const ea_matmul_args *args, int tile, int r, bool fetch, int n_rows);
+    void (*few[MAX_ROWS])(const ea_matmul_args *args, int tile, int r, ea_fetch fetch);
+    void (*many)(const ea_matmul_args *args, int tile, int r, ea_fetch fetch, int n_rows);
+    bool heavy;
 } ea_tile_fns;
 
 /* How many of `left` rows the next block takes, the first of which is `row` of its buffer: each
@@ -674,27 +681,66 @@ static int block_size(const ea_tile_fns *fns, int row, int left)
     const int room = EA_ACTS_GROUP - row % EA_ACTS_GROUP;
     if (row % 4 && left > room) /* up to the group's end, or to a multiple of 4 before it */
         return room <= MAX_ROWS ? room : room - (room - MAX_ROWS + 3) / 4 * 4;
-    if (fns->many && row % 4 == 0 && left > MAX_ROWS)
+    if (fns->many && row % 4 == 0 && left / 4 * 4 > MAX_ROWS)
         return EA_MIN(left / 4 * 4, (int)MANY_ROWS);
     return EA_MIN(left, MAX_ROWS);
 }
 
-/* A claim of tiles is worked off in chunks that stay in the second-level cache while rows pass. */
-static void run(const ea_matmul_args *args, const ea_tile_fns *fns)
+/* One block of rows times one tile; how many rows those are. */
+INLINE int run_block(const ea_matmul_args *args, const ea_tile_fns *fns, int tile, int r,
+                     const ea_fetch fetch)
+{
+    const int n = block_size(fns, args->row0 + r, args->n_rows - r);
+    if (n > MAX_ROWS)
+        fns->many(args, tile, r, fetch, n);
+    else
+        fns->few[n - 1](args, tile, r, fetch);
+    return n;
+}
+
+/* Blocks of rows go over a tile one after the other; each asks for its share of the next tile, so
+ * that memory delivers all the time. */
+static void run_tiles(const ea_matmul_args *args, const ea_tile_fns *fns, const int n_blocks)
+{
+    ea_fetch fetch = {.ahead = args->w->tile_bytes, .step = n_blocks};
+    for (int tile = args->tile0; tile < args->tile1; tile++) {
+        fetch.first = 0;
+        for (int r = 0; r < args->n_rows; fetch.first++)
+            r += run_block(args, fns, tile, r, fetch);
+    }
+}
+
+/* A block of rows goes over a chunk of tiles, which stays in the second-level cache while the
+ * others do. */
+static void run_chunks(const ea_matmul_args *args, const ea_tile_fns *fns)
 {
     const int chunk = (int)EA_MAX((size_t)1, CHUNK_BYTES / args->w->tile_bytes);
     for (int t0 = args->tile0; t0 < args->tile1; t0 += chunk) {
         const int t1 = EA_MIN(t0 + chunk, args->tile1);
-        for (int r = 0, n; r < args->n_rows; r += n) {
-            n = block_size(fns, args->row0 + r, args->n_rows - r);
-            for (int tile = t0; tile < t1; tile++) {
-                if (n > MAX_ROWS)
-                    fns->many(args, tile, r, r == 0, n);
-                else
-                    fns->few[n - 1](args, tile, r, r == 0);
-            }
+        for (int r = 0, n = 0; r < args->n_rows; r += n) {
+            const ea_fetch fetch = {.ahead = EA_PREFETCH_BYTES, .step = r == 0};
+            for (int tile = t0; tile < t1; tile++)
+                n = run_block(args, fns, tile, r, fetch);
         }
     }
+}
+
+/* Blocks of rows up to which run_tiles pays, for formats that are more bytes than work. Measured.
+ */
+enum { TILE_BLOCKS = 3 };
+
+/* A claim of tiles times all rows. */
+static void run(const ea_matmul_args *args, const ea_tile_fns *fns)
+{
+    const size_t row_bytes = (size_t)ea_acts_chunks(args->x) * sizeof(struct ea_q8_chunk);
+    int n_blocks = 0;
+    for (int r = 0; r < args->n_rows; n_blocks++)
+        r += block_size(fns, args->row0 + r, args->n_rows - r);
+    if (fns->heavy && n_blocks > 1 && n_blocks <= TILE_BLOCKS &&
+        (size_t)args->n_rows * row_bytes <= CHUNK_BYTES)
+        run_tiles(args, fns, n_blocks);
+    else
+        run_chunks(args, fns);
 }
 
 /* ---- instances ---- */
@@ -719,27 +765,29 @@ static void run(const ea_matmul_args *args, const ea_tile_fns *fns)
 #else
 #define EACH_COUNT(X, name) X(name, 1) X(name, 2) X(name, 3) X(name, 4)
 #endif
-#define FEW_FN(name, n)                                                                   \
-    static void name##_##n##rows(const ea_matmul_args *args, int tile, int r, bool fetch) \
-    {                                                                                     \
-        few_rows(ea_fmt_##name, args, tile, r, fetch, n);                                 \
+#define FEW_FN(name, n)                                                                       \
+    static void name##_##n##rows(const ea_matmul_args *args, int tile, int r, ea_fetch fetch) \
+    {                                                                                         \
+        few_rows(ea_fmt_##name, args, tile, r, fetch, n);                                     \
     }
 #define FEW_ENTRY(name, n) name##_##n##rows,
 #define IMPL2(name, level) ea_matmul_##name##__##level
 #define IMPL(name, level) IMPL2(name, level)
-#define EA_FORMAT(name, ...)                                                                     \
-    EACH_COUNT(FEW_FN, name)                                                                     \
-    static void name##_many(const ea_matmul_args *args, int tile, int r, bool fetch, int n_rows) \
-    {                                                                                            \
-        if (many_pays(ea_fmt_##name))                                                            \
-            many_rows(ea_fmt_##name, args, tile, r, fetch, n_rows);                              \
-    }                                                                                            \
-    static void run_##name(const ea_matmul_args *args)                                           \
-    {                                                                                            \
-        const ea_tile_fns fns = {{EACH_COUNT(FEW_ENTRY, name)},                                  \
-                                 many_pays(ea_fmt_##name) ? name##_many : NULL};                 \
-        run(args, &fns);                                                                         \
-    }                                                                                            \
+#define EA_FORMAT(name, ...)                                                             \
+    EACH_COUNT(FEW_FN, name)                                                             \
+    static void name##_many(const ea_matmul_args *args, int tile, int r, ea_fetch fetch, \
+                            int n_rows)                                                  \
+    {                                                                                    \
+        if (many_pays(ea_fmt_##name))                                                    \
+            many_rows(ea_fmt_##name, args, tile, r, fetch, n_rows);                      \
+    }                                                                                    \
+    static void run_##name(const ea_matmul_args *args)                                   \
+    {                                                                                    \
+        const ea_tile_fns fns = {{EACH_COUNT(FEW_ENTRY, name)},                          \
+                                 many_pays(ea_fmt_##name) ? name##_many : NULL,          \
+                                 ea_fmt_##name.codes == CODES8};                         \
+        run(args, &fns);                                                                 \
+    }                                                                                    \
     const ea_matmul_impl IMPL(name, LEVEL) = {.layout = &ea_layout_##name, .run = run_##name};
 #include "kernel/formats.def"
 #undef EA_FORMAT

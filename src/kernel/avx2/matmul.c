@@ -10,5 +10,6 @@
 enum { CHUNK_BYTES = 192 * 1024 };
 
 #define vi_dot2(acc, a, b) vi_add((acc), vi_madd16((a), (b)))
+#define vi_dot2_at(acc, a, p) vi_dot2((acc), (a), vi_set1_32(load32(p)))
 
 #include "kernel/matmul_vec.h"

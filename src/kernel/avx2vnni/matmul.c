@@ -10,5 +10,7 @@ enum { CHUNK_BYTES = 768 * 1024 };
 
 VI3(vi_dot4, _mm256_dpbusd_avx_epi32)
 VI3(vi_dot2, _mm256_dpwssd_avx_epi32)
+#define vi_dot4_at(acc, u, p) vi_dot4((acc), (u), vi_set1_32(load32(p)))
+#define vi_dot2_at(acc, a, p) vi_dot2((acc), (a), vi_set1_32(load32(p)))
 
 #include "kernel/matmul_vec.h"
