@@ -336,6 +336,7 @@ int ea_bench_main(const ea_options *o, int (*run)(ea_bench *b))
     int result = ea_cli_load(o, false, &model);
     if (result != EA_CLI_DONE)
         return result;
+    ea_model_settle(model); /* figures are of the steady state */
     b.model = model;
     b.random = seed >= 0 ? (uint64_t)seed : ea_random_u64();
     ea_model_info_get(model, &b.info);
