@@ -17,6 +17,7 @@
 #endif
 
 #include "base/cgroup.h"
+#include "base/limits.h"
 
 static struct {
     bool has[EA_CPU_N_LEVELS];
@@ -157,5 +158,5 @@ int ea_cpu_default_threads(void)
     ea_cgroup_read(&group, "");
     if (group.cpus > 0 && group.cpus < n)
         n = (int)ceil(group.cpus);
-    return n > 0 ? n : 1;
+    return EA_MIN(EA_MAX(n, 1), EA_MAX_THREADS);
 }
