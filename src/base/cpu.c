@@ -17,6 +17,7 @@
 #endif
 
 #include "base/cgroup.h"
+#include "base/error.h"
 #include "base/limits.h"
 
 static struct {

@@ -1,12 +1,15 @@
 /* test_engine_identity.c: the real CPU device under the engine: logits are the same bits whether
  * 2,000 tokens were a prompt, were generated and then reused, or were evicted and computed again;
- * and a text is the same alone and among eight others, on one thread and two; with every type of
- * stored KV.
+ * and a text is the same alone and among eight others, on one thread and two, and on five that take
+ * turns on one busy core; with every type of stored KV.
  *
  * A device in front of the real one records the logits of every row that wants them, by position.
  * Only the request under test wants logits; its companions are greedy and want the argmax. */
 #include "support.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -286,6 +289,47 @@ static void test_greedy_alone_and_among_others(void **state)
     free(a);
 }
 
+static void *spin(void *stop)
+{
+    while (!atomic_load((atomic_bool *)stop))
+        ;
+    return NULL;
+}
+
+/* Five workers that take turns on one core, which a neighbour keeps busy too: pieces are taken over
+ * by whoever runs, and any worker may be late at any time. */
+static void test_workers_that_are_disturbed(void **state)
+{
+    fixture *f = *state;
+    int32_t prompt[70];
+    answer *alone = calloc(2, sizeof *alone), *disturbed = alone + 1;
+    cpu_set_t all, one;
+    pthread_t neighbour;
+    atomic_bool stop = false;
+    assert_non_null(alone);
+    fill(prompt, 70, 9);
+    start_engine(f, 1);
+    finish(ask(f, alone, prompt, 70, 40, false, false));
+    ea_engine_destroy(f->engine);
+
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0); /* threads made here inherit it */
+    assert_int_equal(pthread_create(&neighbour, NULL, spin, &stop), 0);
+    start_engine(f, 5);
+    finish(ask(f, disturbed, prompt, 70, 40, false, false));
+    ea_engine_destroy(f->engine);
+    atomic_store(&stop, true);
+    pthread_join(neighbour, NULL);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(disturbed->n, 40);
+    assert_memory_equal(alone->tokens, disturbed->tokens, 40 * sizeof(int32_t));
+    free(alone);
+}
+
 int main(void)
 {
 #define WITH(test, type)                                      \
@@ -299,6 +343,7 @@ int main(void)
         WITH(test_greedy_alone_and_among_others, f16),
         WITH(test_greedy_alone_and_among_others, q8_0),
         WITH(test_greedy_alone_and_among_others, q4_0),
+        WITH(test_workers_that_are_disturbed, f16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
