@@ -25,27 +25,33 @@ static int add_cores(hwloc_topology_t topo, hwloc_const_bitmap_t kind, hwloc_con
     return count;
 }
 
-int ea_affinity_cores(int *cpus, int n)
+int ea_affinity_cores(int *cpus, int n, int *n_fast)
 {
     hwloc_topology_t topo;
-    int count = 0;
+    int count = 0, fast = 0;
     if (hwloc_topology_init(&topo) != 0)
         return 0;
     hwloc_bitmap_t mine = hwloc_bitmap_alloc(), kind = hwloc_bitmap_alloc(),
                    of = hwloc_bitmap_alloc();
     if (mine && kind && of && hwloc_topology_load(topo) == 0 &&
         hwloc_get_cpubind(topo, mine, HWLOC_CPUBIND_PROCESS) == 0) {
-        int n_kinds = hwloc_cpukinds_get_nr(topo, 0); /* slowest first */
-        for (int i = n_kinds - 1; i >= 0; i--)
-            if (hwloc_cpukinds_get_info(topo, (unsigned)i, kind, NULL, NULL, NULL, 0) == 0)
-                count = add_cores(topo, kind, mine, of, cpus, n, count);
+        int n_kinds = hwloc_cpukinds_get_nr(topo, 0), rank = 0; /* slowest first */
+        for (int i = n_kinds - 1; i >= 0; i--) {
+            if (hwloc_cpukinds_get_info(topo, (unsigned)i, kind, &rank, NULL, NULL, 0) != 0)
+                continue;
+            count = add_cores(topo, kind, mine, of, cpus, n, count);
+            if (fast < 2 || rank < 0)
+                fast = count;
+        }
         if (n_kinds <= 0)
-            count = add_cores(topo, NULL, mine, of, cpus, n, count);
+            fast = count = add_cores(topo, NULL, mine, of, cpus, n, count);
     }
     hwloc_bitmap_free(mine);
     hwloc_bitmap_free(kind);
     hwloc_bitmap_free(of);
     hwloc_topology_destroy(topo);
+    if (n_fast)
+        *n_fast = fast;
     return count;
 }
 

@@ -1,7 +1,6 @@
 /* cpu.c: see cpu.h. CPUID leaves and XCR0 bits: Intel SDM vol. 2A, CPUID; vol. 1, 13.3. */
 #include "base/cpu.h"
 
-#include <hwloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,6 +15,7 @@
 #include <cpuid.h>
 #endif
 
+#include "base/affinity.h"
 #include "base/cgroup.h"
 #include "base/error.h"
 #include "base/limits.h"
@@ -120,38 +120,10 @@ const char *ea_cpu_name(void)
     return name;
 }
 
-/* Cores of the most efficient-for-speed kind whose processors intersect our affinity mask; 0 if
- * hwloc cannot tell. */
-static int allowed_cores(void)
-{
-    hwloc_topology_t topo;
-    if (hwloc_topology_init(&topo) != 0)
-        return 0;
-    int n = 0;
-    hwloc_bitmap_t mine = hwloc_bitmap_alloc(), fast = hwloc_bitmap_alloc();
-    if (mine && fast && hwloc_topology_load(topo) == 0 &&
-        hwloc_get_cpubind(topo, mine, HWLOC_CPUBIND_PROCESS) == 0) {
-        int n_kinds = hwloc_cpukinds_get_nr(topo, 0);
-        if (n_kinds > 1 &&
-            hwloc_cpukinds_get_info(topo, (unsigned)n_kinds - 1, fast, NULL, NULL, NULL, 0) == 0 &&
-            hwloc_bitmap_intersects(mine, fast))
-            hwloc_bitmap_and(mine, mine, fast);
-        int n_cores = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
-        for (int i = 0; i < n_cores; i++) {
-            hwloc_obj_t core = hwloc_get_obj_by_type(topo, HWLOC_OBJ_CORE, (unsigned)i);
-            n += core && core->cpuset && hwloc_bitmap_intersects(core->cpuset, mine);
-        }
-    }
-    hwloc_bitmap_free(mine);
-    hwloc_bitmap_free(fast);
-    hwloc_topology_destroy(topo);
-    return n;
-}
-
 int ea_cpu_default_threads(void)
 {
-    int n = allowed_cores();
-    if (n <= 0) {
+    int n = 0;
+    if (ea_affinity_cores(NULL, 0, &n) <= 0) {
         cpu_set_t set;
         n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     }

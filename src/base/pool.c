@@ -239,7 +239,8 @@ void ea_pool_destroy(ea_pool *pool)
 void ea_pool_bind(ea_pool *pool)
 {
     int cpus[EA_MAX_THREADS];
-    if (ea_affinity_cores(cpus, EA_MAX_THREADS) != pool->n)
+    int n_fast = 0, n_cores = ea_affinity_cores(cpus, EA_MAX_THREADS, &n_fast);
+    if (pool->n != n_cores && pool->n != n_fast)
         return;
     for (int i = 1; i < pool->n; i++) {
         cpu_set_t set;

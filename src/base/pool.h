@@ -35,9 +35,9 @@ void ea_pool_destroy(ea_pool *pool); /* NULL is fine; not while running */
 int ea_pool_size(const ea_pool *pool);
 
 /* Bind each worker to a core of its own, the caller of the next run (for good) to another, if the
- * pool has exactly as many workers as there are cores allowed to us; otherwise, and where the
- * system refuses, nothing happens: with cores to spare the scheduler knows better. A scheduler may
- * leave two unbound workers on one core while a neighbour has the other to itself. */
+ * pool has exactly as many workers as there are (fast) cores allowed to us; otherwise, and where
+ * the system refuses, nothing happens: with cores to spare the scheduler knows better. A scheduler
+ * may leave two unbound workers on one core while a neighbour has the other to itself. */
 void ea_pool_bind(ea_pool *pool);
 
 /* Returns when all pieces are complete; their writes are seen by the caller. Other workers touch

@@ -100,7 +100,7 @@ static void bind_threads(ea_probe *p)
 {
     binding b = {.n = ea_pool_size(p->pool)};
     p->cpu = -1;
-    if (ea_affinity_cores(b.cpus, EA_MAX_THREADS) < b.n)
+    if (ea_affinity_cores(b.cpus, EA_MAX_THREADS, NULL) < b.n)
         return;
     ea_pool_run(p->pool, &(ea_pool_work){1, binding_pieces, bind_worker, &b});
     p->cpu = atomic_load_explicit(&b.failed, memory_order_relaxed) ? -1 : b.cpus[0];

@@ -1,6 +1,8 @@
 /* test_machine.c: control groups and the files of /proc and /sys, read from made-up trees. */
 #include "support.h"
 
+#include <hwloc.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -177,9 +179,9 @@ static void cores_are_ours_and_threads_come_home(void **state)
     int cpus[1024];
     cpu_set_t before, bound, after, old;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    int n = ea_affinity_cores(cpus, EA_ARRAY_LEN(cpus));
+    int n = ea_affinity_cores(cpus, EA_ARRAY_LEN(cpus), NULL);
     assert_in_range(n, 1, CPU_COUNT(&before));
-    assert_int_equal(ea_affinity_cores(NULL, 0), n);
+    assert_int_equal(ea_affinity_cores(NULL, 0, NULL), n);
     for (int i = 0; i < n; i++) {
         assert_true(CPU_ISSET((unsigned)cpus[i], &before));
         for (int j = 0; j < i; j++)
@@ -195,6 +197,61 @@ static void cores_are_ours_and_threads_come_home(void **state)
     assert_false(ea_affinity_bind(CPU_SETSIZE, &old));
 }
 
+/* A machine of 16 cores with two threads each, and its kinds of cores: the first `sizes[0]` cores
+ * are the fastest, and so on; ranked or not. hwloc takes the file for the machine. */
+static void pretend(const int *sizes, int n_kinds, bool ranked)
+{
+    hwloc_topology_t topo;
+    char path[128];
+    snprintf(path, sizeof path, "%s/machine.xml", root);
+    assert_int_equal(hwloc_topology_init(&topo), 0);
+    assert_int_equal(hwloc_topology_set_synthetic(topo, "pack:2 core:8 pu:2"), 0);
+    assert_int_equal(hwloc_topology_load(topo), 0);
+    for (int k = 0, core = 0; k < n_kinds; core += sizes[k++]) {
+        hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
+        for (int i = core; i < core + sizes[k]; i++)
+            hwloc_bitmap_or(cpus, cpus,
+                            hwloc_get_obj_by_type(topo, HWLOC_OBJ_CORE, (unsigned)i)->cpuset);
+        char name[] = "CoreType", value[16];
+        snprintf(value, sizeof value, "%d", k);
+        struct hwloc_info_s info = {name, value};
+        assert_int_equal(hwloc_cpukinds_register(topo, cpus, ranked ? 9 - k : -1, 1, &info, 0), 0);
+        hwloc_bitmap_free(cpus);
+    }
+    assert_int_equal(hwloc_topology_export_xml(topo, path, 0), 0);
+    hwloc_topology_destroy(topo);
+    assert_int_equal(setenv("HWLOC_XMLFILE", path, 1), 0);
+}
+
+static int drop_pretended(void **state)
+{
+    unsetenv("HWLOC_XMLFILE");
+    return drop_root(state);
+}
+
+static void threads_are_the_fast_cores(void **state)
+{
+    (void)state;
+    int cpus[32], n_fast;
+    pretend(NULL, 0, false);
+    assert_int_equal(ea_affinity_cores(cpus, 32, &n_fast), 16);
+    assert_int_equal(n_fast, 16);
+    assert_int_equal(cpus[1], 2); /* one processor of each core */
+    pretend((int[]){6, 10}, 2, true);
+    assert_int_equal(ea_affinity_cores(cpus, 32, &n_fast), 16);
+    assert_int_equal(n_fast, 6);
+    assert_int_equal(cpus[0], 0);
+    assert_int_equal(cpus[6], 12);
+    assert_int_equal(ea_affinity_cores(NULL, 0, NULL), 16);
+    pretend((int[]){6, 10}, 2, false);
+    assert_int_equal(ea_affinity_cores(cpus, 32, &n_fast), 16);
+    assert_int_equal(n_fast, 16);
+    /* One core that is faster than all others is no machine of its own. */
+    pretend((int[]){1, 3, 12}, 3, true);
+    assert_int_equal(ea_affinity_cores(cpus, 32, &n_fast), 16);
+    assert_int_equal(n_fast, 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +263,7 @@ int main(void)
                                         drop_root),
         cmocka_unit_test_setup_teardown(machine_reads_the_systems_files, make_root, drop_root),
         cmocka_unit_test_setup_teardown(what_is_missing_is_unknown, make_root, drop_root),
+        cmocka_unit_test_setup_teardown(threads_are_the_fast_cores, make_root, drop_pretended),
         cmocka_unit_test(features_are_listed_once),
         cmocka_unit_test(cores_are_ours_and_threads_come_home),
     };

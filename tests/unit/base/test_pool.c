@@ -235,7 +235,7 @@ static void *run_bound(void *arg)
 static void workers_are_bound_where_each_has_a_core(void **state)
 {
     (void)state;
-    int cpus[4], n_cores = ea_affinity_cores(cpus, 4);
+    int cpus[4], n_cores = ea_affinity_cores(cpus, 4, NULL);
     cpu_set_t mask;
     assert_int_equal(sched_getaffinity(0, sizeof mask, &mask), 0);
     for (int n = EA_MAX(n_cores - 1, 1); n <= n_cores + 1; n++) {
