@@ -236,18 +236,25 @@ void ea_pool_destroy(ea_pool *pool)
     free(pool);
 }
 
+bool ea_pool_bind_workers(ea_pool *pool, const int *cpus)
+{
+    bool good = true;
+    for (int i = 1; i < pool->n; i++) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET((unsigned)cpus[i], &set);
+        good &= pthread_setaffinity_np(pool->threads[i - 1], sizeof set, &set) == 0;
+    }
+    return good;
+}
+
 void ea_pool_bind(ea_pool *pool)
 {
     int cpus[EA_MAX_THREADS];
     int n_fast = 0, n_cores = ea_affinity_cores(cpus, EA_MAX_THREADS, &n_fast);
     if (pool->n != n_cores && pool->n != n_fast)
         return;
-    for (int i = 1; i < pool->n; i++) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET((unsigned)cpus[i], &set);
-        (void)pthread_setaffinity_np(pool->threads[i - 1], sizeof set, &set);
-    }
+    (void)ea_pool_bind_workers(pool, cpus);
     pool->bind_caller = cpus[0];
 }
 

@@ -34,6 +34,10 @@ ea_status ea_pool_create(int n_threads, ea_pool **out, ea_error *err) EA_MUST_CH
 void ea_pool_destroy(ea_pool *pool); /* NULL is fine; not while running */
 int ea_pool_size(const ea_pool *pool);
 
+/* Bind each worker but the caller, worker i, to processor cpus[i]. False where the system refuses
+ * one; the others are bound all the same. */
+bool ea_pool_bind_workers(ea_pool *pool, const int *cpus);
+
 /* Bind each worker to a core of its own, the caller of the next run (for good) to another, if the
  * pool has exactly as many workers as there are (fast) cores allowed to us; otherwise, and where
  * the system refuses, nothing happens: with cores to spare the scheduler knows better. A scheduler

@@ -3,7 +3,6 @@
  * only. The memory holds as many copies of the weights as fit, taken in turn, so that each run
  * finds its own outside the caches. */
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/affinity.h"
@@ -67,43 +66,15 @@ static void touch_memory(ea_probe *p, bool small_pages)
     p->n_bytes = EA_MIN(p->n_bytes, at);
 }
 
-/* All workers at once, each in a piece of its own. */
-typedef struct binding {
-    int n, cpus[EA_MAX_THREADS];
-    atomic_int n_here;
-    atomic_bool failed;
-} binding;
-
-static int binding_pieces(void *arg, int stretch)
-{
-    (void)stretch;
-    return ((const binding *)arg)->n;
-}
-
-/* Waits for the others, so that no worker gets two pieces. Only atomicity matters: the pool orders
- * the rest. */
-static void bind_worker(const ea_worker *worker, void *arg, int stretch, int piece)
-{
-    binding *b = arg;
-    (void)stretch;
-    (void)piece;
-    if (worker->index > 0 && !ea_affinity_bind(b->cpus[worker->index], NULL))
-        atomic_store_explicit(&b->failed, true, memory_order_relaxed);
-    atomic_fetch_add_explicit(&b->n_here, 1, memory_order_relaxed);
-    while (atomic_load_explicit(&b->n_here, memory_order_relaxed) < b->n)
-        sched_yield();
-}
-
 /* Each worker on a core of its own, the caller while it measures (best_time); nobody where there
  * are fewer cores than threads. */
 static void bind_threads(ea_probe *p)
 {
-    binding b = {.n = ea_pool_size(p->pool)};
+    int cpus[EA_MAX_THREADS];
     p->cpu = -1;
-    if (ea_affinity_cores(b.cpus, EA_MAX_THREADS, NULL) < b.n)
-        return;
-    ea_pool_run(p->pool, &(ea_pool_work){1, binding_pieces, bind_worker, &b});
-    p->cpu = atomic_load_explicit(&b.failed, memory_order_relaxed) ? -1 : b.cpus[0];
+    if (ea_affinity_cores(cpus, EA_MAX_THREADS, NULL) >= ea_pool_size(p->pool) &&
+        ea_pool_bind_workers(p->pool, cpus))
+        p->cpu = cpus[0];
 }
 
 ea_status ea_probe_set_threads(ea_probe *p, int n_threads, ea_error *err)
